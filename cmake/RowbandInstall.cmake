@@ -1,0 +1,1 @@
+# `cmake --install` and find_package(rowband).

@@ -1,0 +1,47 @@
+// The one quantiser formula, in scalar code that reads like its definition. Engines have fast
+// versions; tests hold them to this one bit for bit.
+//
+//   scale = amax / 448           amax over the block, NaN left out
+//   code  = e4m3(x / scale)      true division, nearest even, saturating at 448, NaN stays NaN
+//
+// The scale is never zero, subnormal or infinite: an all-zero block gets 1, anything below 2^-126 is
+// raised to 2^-126, an infinite one is lowered to the largest finite float. With power-of-two scales
+// the scale is rounded up to a power of two first and the codes are made with the rounded one.
+#pragma once
+
+#include <cstdint>
+
+#include "rowband/numerics/types.h"
+
+namespace rowband {
+
+// Columns of an activation row, and rows and columns of a weight block, that share one scale.
+inline constexpr std::int64_t kScaleBlock = 128;
+
+enum class ScaleFormat {
+  kFp32,   // amax / 448 as it is
+  kUe8m0,  // rounded up to a power of two
+};
+
+// Blocks of 128 needed for `n` elements; the last one may be short.
+constexpr std::int64_t scale_blocks(std::int64_t n) { return (n + kScaleBlock - 1) / kScaleBlock; }
+
+// The scale of a block whose largest magnitude (NaN left out) is `amax` >= 0.
+float block_scale(float amax, ScaleFormat format);
+
+// One code under one scale.
+E4m3 quantize(float x, float scale);
+
+// Activations, 1x128 blocks. x is [rows, depth] bf16 with `x_row_stride` elements between rows; codes
+// are [rows, depth] with `codes_row_stride`; scales are [rows, scale_blocks(depth)] dense, fp32
+// (powers of two under kUe8m0). Any depth >= 1: the last block may be short.
+void quantize_activations(const Bf16* x, std::int64_t rows, std::int64_t depth,
+                          std::int64_t x_row_stride, ScaleFormat format, E4m3* codes,
+                          std::int64_t codes_row_stride, float* scales);
+
+// Weights, 128x128 blocks. w is [cols, depth] fp32 with `w_row_stride`; codes [cols, depth] dense;
+// scales [scale_blocks(cols), scale_blocks(depth)] dense.
+void quantize_weights(const float* w, std::int64_t cols, std::int64_t depth,
+                      std::int64_t w_row_stride, ScaleFormat format, E4m3* codes, float* scales);
+
+}  // namespace rowband

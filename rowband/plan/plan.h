@@ -1,0 +1,128 @@
+// The plan of a call: bands, chunks, tile order, window layout. Pure arithmetic: no device, no engine,
+// no allocation per call. Every engine takes every offset, count and order from here.
+//
+//   rows of the output   | band of rank 0 | band of rank 1 | ... | band of rank W-1 |
+//   a band               | chunk 0 | chunk 1 | ...            (what travels and is signalled)
+//   a chunk              tile rows x tile columns             (what a worker computes)
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace rowband {
+
+enum class Wire { kBf16, kFp8 };                   // the gather leg's format; scatter is always bf16
+enum class Transport { kCopyEngine, kDirect };     // who moves the bytes
+enum class GatherScale { kPerRow, kPerRowBlock };  // fp8 wire: one fp32 scale per row, or per 1x128
+
+std::string_view wire_name(Wire wire);                 // "bf16", "fp8"
+std::string_view transport_name(Transport transport);  // "copy_engine", "direct"
+std::string_view gather_scale_name(GatherScale scale); // "row", "block"
+// Throw Error(kInvalidArgument) naming `text` and listing the legal values; only exact names are taken.
+Wire parse_wire(std::string_view text);
+Transport parse_transport(std::string_view text);
+GatherScale parse_gather_scale(std::string_view text);
+
+// What is fixed when an op is made; equal on all ranks.
+struct PlanSpec {
+  std::int64_t max_rows = 0;  // capacity: a call has 0 <= M <= max_rows
+  std::int64_t cols = 0;      // N
+  std::int64_t depth = 0;     // K of one rank
+  int world = 1;              // W
+  Wire wire = Wire::kBf16;
+  Transport transport = Transport::kDirect;
+  GatherScale gather_scale = GatherScale::kPerRow;
+  int chunks = 4;  // per band at most; a band with fewer tile rows has fewer chunks
+  int slots = 2;   // output slots: a result stays untouched through the next slots - 1 calls
+  // Tile heights a call may use: tile_rows, halved until min_tile_rows. Powers of two.
+  std::int64_t tile_rows = 256;
+  std::int64_t min_tile_rows = 32;
+  std::int64_t tile_cols = 256;
+};
+
+// "" when calls of this spec can be planned; otherwise why not, with the values that would be right.
+std::string why_not_expressible(const PlanSpec& spec);
+
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  constexpr std::int64_t size() const { return end - begin; }
+  friend bool operator==(const Range&, const Range&) = default;
+};
+
+// Offsets in bytes within one rank's part of the symmetric window; the same for every M.
+struct WindowLayout {
+  std::int64_t band_rows = 0;      // capacity of a band
+  std::int64_t control = 0;        // control words: flags, call cards, poison
+  std::int64_t received = 0;       // [world][band_rows][cols] bf16: partials for this rank, by source
+  std::int64_t staging = 0;        // the same shape, by destination; empty under `direct`
+  std::int64_t output = 0;         // [slots][max_rows][cols] bf16
+  std::int64_t gather_codes = 0;   // fp8 wire: [max_rows][cols] e4m3; else empty
+  std::int64_t gather_scales = 0;  // fp8 wire: [max_rows][scales_per_row] fp32; else empty
+  std::int64_t scales_per_row = 0;
+  std::int64_t bytes = 0;          // the whole part
+
+  // Row `row_in_band` of the partial from (or, in staging, for) `rank`.
+  std::int64_t received_row(int rank, std::int64_t row_in_band, std::int64_t cols) const;
+  std::int64_t staging_row(int rank, std::int64_t row_in_band, std::int64_t cols) const;
+};
+
+// `control_bytes` is what the engine wants for its control words. Throws Error(kInvalidArgument) with
+// why_not_expressible(spec).
+WindowLayout plan_window(const PlanSpec& spec, std::int64_t control_bytes);
+
+// The unit of GEMM work.
+struct Tile {
+  int band = 0;   // the owner's rank
+  int chunk = 0;  // within the band
+  Range rows;     // of the whole output
+  Range cols;
+};
+
+// The plan of one call with `rows` = M, the same on every rank.
+class CallPlan {
+ public:
+  // Picks the tile height by pick_tile_rows. Throws Error(kInvalidArgument) naming rows and max_rows.
+  CallPlan(const PlanSpec& spec, std::int64_t rows);
+
+  std::int64_t rows() const { return rows_; }
+  std::int64_t tile_rows() const { return tile_rows_; }
+  std::int64_t row_tiles() const { return row_tiles_; }  // of the whole output
+  std::int64_t col_tiles() const { return col_tiles_; }
+
+  Range band(int owner) const;             // rows; may be empty
+  int chunks(int owner) const;             // 0 for an empty band
+  Range chunk(int owner, int index) const; // rows
+  std::int64_t tiles_in_chunk(int owner, int index) const;
+
+  // The bands in the order `rank` computes them: rank + 1, rank + 2, ..., its own last.
+  int band_at(int rank, int position) const { return (rank + 1 + position) % spec_.world; }
+
+  // Tile `index` in [0, tiles()) in the order of `rank`: bands by band_at, chunks ascending, then
+  // column by column with the chunk's row tiles innermost, so that a weight panel is used while warm.
+  std::int64_t tiles() const { return row_tiles_ * col_tiles_; }
+  Tile tile(int rank, std::int64_t index) const;
+  // How many of `rank`'s tiles, the first ones, belong to peers.
+  std::int64_t peer_tiles(int rank) const;
+
+  // Bytes that leave `rank` on each leg, to all peers together.
+  std::int64_t scatter_bytes(int rank) const;
+  std::int64_t gather_bytes(int rank) const;
+
+ private:
+  Range band_tiles(int owner) const;  // in row tiles
+  Range chunk_tiles(int owner, int index) const;
+
+  PlanSpec spec_;
+  std::int64_t rows_;
+  std::int64_t tile_rows_;
+  std::int64_t row_tiles_;
+  std::int64_t col_tiles_;
+};
+
+// The largest height that still gives every rank a tile row, else the smallest: tall tiles reuse the
+// weights, but a band of its own for every rank spreads the reduce and the gather.
+std::int64_t pick_tile_rows(const PlanSpec& spec, std::int64_t rows);
+
+}  // namespace rowband
