@@ -4,9 +4,10 @@
 //   scale = amax / 448           amax over the block, NaN left out
 //   code  = e4m3(x / scale)      true division, nearest even, saturating at 448, NaN stays NaN
 //
-// The scale is never zero, subnormal or infinite: an all-zero block gets 1, anything below 2^-126 is
-// raised to 2^-126, an infinite one is lowered to the largest finite float. With power-of-two scales
-// the scale is rounded up to a power of two first and the codes are made with the rounded one.
+// The scale is never zero, subnormal or infinite: an all-zero block gets 1, anything below 2^-126
+// is raised to 2^-126, an infinite one is lowered to the largest finite float. With power-of-two
+// scales the scale is rounded up to a power of two first and the codes are made with the rounded
+// one.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +33,9 @@ float block_scale(float amax, ScaleFormat format);
 // One code under one scale.
 E4m3 quantize(float x, float scale);
 
-// Activations, 1x128 blocks. x is [rows, depth] bf16 with `x_row_stride` elements between rows; codes
-// are [rows, depth] with `codes_row_stride`; scales are [rows, scale_blocks(depth)] dense, fp32
-// (powers of two under kUe8m0). Any depth >= 1: the last block may be short.
+// Activations, 1x128 blocks. x is [rows, depth] bf16 with `x_row_stride` elements between rows;
+// codes are [rows, depth] with `codes_row_stride`; scales are [rows, scale_blocks(depth)] dense,
+// fp32 (powers of two under kUe8m0). Any depth >= 1: the last block may be short.
 void quantize_activations(const Bf16* x, std::int64_t rows, std::int64_t depth,
                           std::int64_t x_row_stride, ScaleFormat format, E4m3* codes,
                           std::int64_t codes_row_stride, float* scales);

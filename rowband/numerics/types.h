@@ -1,8 +1,8 @@
 // The three narrow number formats of the layer, as bit patterns with names.
 //
 // Conversions are exact to the bit and identical on every engine; sources: OCP 8-bit Floating Point
-// Specification (OFP8) 1.0 for e4m3 (the "fn" flavour: no infinities, 0x7F and 0xFF are NaN, largest
-// value 448), OCP Microscaling (MX) 1.0 for E8M0 (a biased power of two, 0xFF is NaN).
+// Specification (OFP8) 1.0 for e4m3 (the "fn" flavour: no infinities, 0x7F and 0xFF are NaN,
+// largest value 448), OCP Microscaling (MX) 1.0 for E8M0 (a biased power of two, 0xFF is NaN).
 #pragma once
 
 #include <bit>
