@@ -1,5 +1,5 @@
-// The plan of a call: bands, chunks, tile order, window layout. Pure arithmetic: no device, no engine,
-// no allocation per call. Every engine takes every offset, count and order from here.
+// The plan of a call: bands, chunks, tile order, window layout. Pure arithmetic: no device, no
+// engine, no allocation per call. Every engine takes every offset, count and order from here.
 //
 //   rows of the output   | band of rank 0 | band of rank 1 | ... | band of rank W-1 |
 //   a band               | chunk 0 | chunk 1 | ...            (what travels and is signalled)
@@ -12,14 +12,15 @@
 
 namespace rowband {
 
-enum class Wire { kBf16, kFp8 };                   // the gather leg's format; scatter is always bf16
-enum class Transport { kCopyEngine, kDirect };     // who moves the bytes
+enum class Wire { kBf16, kFp8 };                // the gather leg's format; scatter is always bf16
+enum class Transport { kCopyEngine, kDirect };  // who moves the bytes
 enum class GatherScale { kPerRow, kPerRowBlock };  // fp8 wire: one fp32 scale per row, or per 1x128
 
-std::string_view wire_name(Wire wire);                 // "bf16", "fp8"
-std::string_view transport_name(Transport transport);  // "copy_engine", "direct"
-std::string_view gather_scale_name(GatherScale scale); // "row", "block"
-// Throw Error(kInvalidArgument) naming `text` and listing the legal values; only exact names are taken.
+std::string_view wire_name(Wire wire);                  // "bf16", "fp8"
+std::string_view transport_name(Transport transport);   // "copy_engine", "direct"
+std::string_view gather_scale_name(GatherScale scale);  // "row", "block"
+// Throw Error(kInvalidArgument) naming `text` and listing the legal values; only exact names are
+// taken.
 Wire parse_wire(std::string_view text);
 Transport parse_transport(std::string_view text);
 GatherScale parse_gather_scale(std::string_view text);
@@ -41,7 +42,8 @@ struct PlanSpec {
   std::int64_t tile_cols = 256;
 };
 
-// "" when calls of this spec can be planned; otherwise why not, with the values that would be right.
+// "" when calls of this spec can be planned; otherwise why not, with the values that would be
+// right.
 std::string why_not_expressible(const PlanSpec& spec);
 
 struct Range {
@@ -55,21 +57,28 @@ struct Range {
 struct WindowLayout {
   std::int64_t band_rows = 0;      // capacity of a band
   std::int64_t control = 0;        // control words: flags, call cards, poison
-  std::int64_t received = 0;       // [world][band_rows][cols] bf16: partials for this rank, by source
+  std::int64_t received = 0;       // [world - 1][band_rows][cols] bf16: partials here, by peer slot
   std::int64_t staging = 0;        // the same shape, by destination; empty under `direct`
   std::int64_t output = 0;         // [slots][max_rows][cols] bf16
   std::int64_t gather_codes = 0;   // fp8 wire: [max_rows][cols] e4m3; else empty
   std::int64_t gather_scales = 0;  // fp8 wire: [max_rows][scales_per_row] fp32; else empty
   std::int64_t scales_per_row = 0;
-  std::int64_t bytes = 0;          // the whole part
+  std::int64_t bytes = 0;  // the whole part
 
-  // Row `row_in_band` of the partial from (or, in staging, for) `rank`.
-  std::int64_t received_row(int rank, std::int64_t row_in_band, std::int64_t cols) const;
-  std::int64_t staging_row(int rank, std::int64_t row_in_band, std::int64_t cols) const;
+  // Row `row_in_band` of the partial that `self` got from (in staging: keeps for) `peer`.
+  std::int64_t received_row(int self, int peer, std::int64_t row_in_band) const;
+  std::int64_t staging_row(int self, int peer, std::int64_t row_in_band) const;
+
+  // What the layout was made for.
+  int world = 1;
+  std::int64_t cols = 0;
 };
 
-// `control_bytes` is what the engine wants for its control words. Throws Error(kInvalidArgument) with
-// why_not_expressible(spec).
+// Where `peer` stands among the peers of `self`: rank + 1 is 0, rank + 2 is 1, ...
+constexpr int peer_slot(int self, int peer, int world) { return (peer - self - 1 + world) % world; }
+
+// `control_bytes` is what the engine wants for its control words. Throws Error(kInvalidArgument)
+// with why_not_expressible(spec).
 WindowLayout plan_window(const PlanSpec& spec, std::int64_t control_bytes);
 
 // The unit of GEMM work.
@@ -83,7 +92,8 @@ struct Tile {
 // The plan of one call with `rows` = M, the same on every rank.
 class CallPlan {
  public:
-  // Picks the tile height by pick_tile_rows. Throws Error(kInvalidArgument) naming rows and max_rows.
+  // Picks the tile height by pick_tile_rows. Throws Error(kInvalidArgument) naming rows and
+  // max_rows.
   CallPlan(const PlanSpec& spec, std::int64_t rows);
 
   std::int64_t rows() const { return rows_; }
@@ -91,16 +101,17 @@ class CallPlan {
   std::int64_t row_tiles() const { return row_tiles_; }  // of the whole output
   std::int64_t col_tiles() const { return col_tiles_; }
 
-  Range band(int owner) const;             // rows; may be empty
-  int chunks(int owner) const;             // 0 for an empty band
-  Range chunk(int owner, int index) const; // rows
+  Range band(int owner) const;              // rows; may be empty
+  int chunks(int owner) const;              // 0 for an empty band
+  Range chunk(int owner, int index) const;  // rows
   std::int64_t tiles_in_chunk(int owner, int index) const;
 
   // The bands in the order `rank` computes them: rank + 1, rank + 2, ..., its own last.
   int band_at(int rank, int position) const { return (rank + 1 + position) % spec_.world; }
 
   // Tile `index` in [0, tiles()) in the order of `rank`: bands by band_at, chunks ascending, then
-  // column by column with the chunk's row tiles innermost, so that a weight panel is used while warm.
+  // column by column with the chunk's row tiles innermost, so that a weight panel is used while
+  // warm.
   std::int64_t tiles() const { return row_tiles_ * col_tiles_; }
   Tile tile(int rank, std::int64_t index) const;
   // How many of `rank`'s tiles, the first ones, belong to peers.
@@ -121,8 +132,8 @@ class CallPlan {
   std::int64_t col_tiles_;
 };
 
-// The largest height that still gives every rank a tile row, else the smallest: tall tiles reuse the
-// weights, but a band of its own for every rank spreads the reduce and the gather.
+// The largest height that still gives every rank a tile row, else the smallest: tall tiles reuse
+// the weights, but a band of its own for every rank spreads the reduce and the gather.
 std::int64_t pick_tile_rows(const PlanSpec& spec, std::int64_t rows);
 
 }  // namespace rowband

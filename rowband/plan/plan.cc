@@ -1,0 +1,236 @@
+#include "rowband/plan/plan.h"
+
+#include <algorithm>
+
+#include "rowband/base/fail.h"
+#include "rowband/numerics/quantize.h"
+
+namespace rowband {
+namespace {
+
+constexpr std::int64_t kBf16Bytes = 2;
+constexpr std::int64_t kScaleBytes = 4;
+constexpr std::int64_t kRegionAlignment = 4096;
+constexpr int kMaxWorld = 64;
+constexpr int kMaxChunks = 64;
+constexpr int kMaxSlots = 8;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
+
+bool power_of_two(std::int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
+
+// Part `index` of `total` dealt over `parts`: sizes differ by at most one, larger ones first.
+Range deal(std::int64_t total, std::int64_t parts, std::int64_t index) {
+  const std::int64_t base = total / parts, extra = total % parts;
+  const std::int64_t begin = index * base + std::min(index, extra);
+  return {begin, begin + base + (index < extra ? 1 : 0)};
+}
+
+Range rows_of(Range tiles, std::int64_t tile_rows, std::int64_t rows) {
+  return {std::min(tiles.begin * tile_rows, rows), std::min(tiles.end * tile_rows, rows)};
+}
+
+// A name and its value, for each enum that users spell.
+template <typename T>
+struct Spelling {
+  std::string_view name;
+  T value;
+};
+constexpr Spelling<Wire> kWires[] = {{"bf16", Wire::kBf16}, {"fp8", Wire::kFp8}};
+constexpr Spelling<Transport> kTransports[] = {{"copy_engine", Transport::kCopyEngine},
+                                               {"direct", Transport::kDirect}};
+constexpr Spelling<GatherScale> kGatherScales[] = {{"row", GatherScale::kPerRow},
+                                                   {"block", GatherScale::kPerRowBlock}};
+
+template <typename T, std::size_t n>
+std::string_view spell(const Spelling<T> (&table)[n], T value) {
+  for (const auto& entry : table) {
+    if (entry.value == value) return entry.name;
+  }
+  return "unknown";
+}
+
+template <typename T, std::size_t n>
+T parse(const Spelling<T> (&table)[n], std::string_view what, std::string_view text) {
+  std::string legal;
+  for (const auto& entry : table) {
+    if (entry.name == text) return entry.value;
+    legal += fmt::format("{}'{}'", legal.empty() ? "" : ", ", entry.name);
+  }
+  fail(ErrorCode::kInvalidArgument, "{} '{}' is not one of {}", what, text, legal);
+}
+
+}  // namespace
+
+std::string_view wire_name(Wire wire) { return spell(kWires, wire); }
+std::string_view transport_name(Transport transport) { return spell(kTransports, transport); }
+std::string_view gather_scale_name(GatherScale scale) { return spell(kGatherScales, scale); }
+Wire parse_wire(std::string_view text) { return parse(kWires, "wire", text); }
+Transport parse_transport(std::string_view text) { return parse(kTransports, "transport", text); }
+GatherScale parse_gather_scale(std::string_view text) {
+  return parse(kGatherScales, "gather scale", text);
+}
+
+std::string why_not_expressible(const PlanSpec& s) {
+  if (s.world < 1 || s.world > kMaxWorld) {
+    return fmt::format("world size W={} is not in 1..{}", s.world, kMaxWorld);
+  }
+  if (s.max_rows < 1) return fmt::format("max_rows={} must be at least 1", s.max_rows);
+  if (s.cols < 8 || s.cols % 8 != 0) {
+    return fmt::format("N={} columns: must be a positive multiple of 8", s.cols);
+  }
+  if (s.depth < kScaleBlock || s.depth % kScaleBlock != 0) {
+    return fmt::format("K={} per rank: must be a positive multiple of the scale block {}", s.depth,
+                       kScaleBlock);
+  }
+  if (s.chunks < 1 || s.chunks > kMaxChunks) {
+    return fmt::format("chunks={} is not in 1..{}", s.chunks, kMaxChunks);
+  }
+  if (s.slots < 1 || s.slots > kMaxSlots) {
+    return fmt::format("slots={} is not in 1..{}", s.slots, kMaxSlots);
+  }
+  if (!power_of_two(s.tile_rows) || !power_of_two(s.min_tile_rows) ||
+      s.min_tile_rows > s.tile_rows) {
+    return fmt::format(
+        "tile_rows={} and min_tile_rows={}: must be powers of two, the second no larger",
+        s.tile_rows, s.min_tile_rows);
+  }
+  if (s.tile_cols < kScaleBlock || s.tile_cols % kScaleBlock != 0) {
+    return fmt::format("tile_cols={}: must be a positive multiple of {}", s.tile_cols, kScaleBlock);
+  }
+  // Every region is at most (max_rows + W * tile_rows) * N * 2 * slots bytes; keep their sum in 62
+  // bits.
+  std::int64_t bytes = 0;
+  if (__builtin_add_overflow(s.max_rows, s.world * s.tile_rows, &bytes) ||
+      __builtin_mul_overflow(bytes, s.cols, &bytes) ||
+      __builtin_mul_overflow(bytes, kBf16Bytes * (s.slots + 4), &bytes) || bytes >> 62 != 0) {
+    return fmt::format("max_rows={} x N={}: the window would not fit in 62-bit sizes", s.max_rows,
+                       s.cols);
+  }
+  return "";
+}
+
+std::int64_t WindowLayout::received_row(int self, int peer, std::int64_t row_in_band) const {
+  return received + (peer_slot(self, peer, world) * band_rows + row_in_band) * cols * kBf16Bytes;
+}
+
+std::int64_t WindowLayout::staging_row(int self, int peer, std::int64_t row_in_band) const {
+  return received_row(self, peer, row_in_band) - received + staging;
+}
+
+WindowLayout plan_window(const PlanSpec& spec, std::int64_t control_bytes) {
+  if (const auto why = why_not_expressible(spec); !why.empty()) {
+    fail(ErrorCode::kInvalidArgument, "{}", why);
+  }
+  WindowLayout layout;
+  layout.world = spec.world;
+  layout.cols = spec.cols;
+  // The tallest tiles bound the band of every smaller height: the least multiple of tile_rows that
+  // is
+  // >= M / W is also a multiple of each of its halves.
+  layout.band_rows = ceil_div(ceil_div(spec.max_rows, spec.tile_rows), spec.world) * spec.tile_rows;
+  layout.band_rows = std::min(layout.band_rows, spec.max_rows);
+  layout.scales_per_row = spec.gather_scale == GatherScale::kPerRow ? 1 : scale_blocks(spec.cols);
+
+  std::int64_t end = 0;
+  const auto place = [&end](std::int64_t bytes) {
+    const std::int64_t at = end;
+    end += round_up(bytes, kRegionAlignment);
+    return at;
+  };
+  const bool fp8 = spec.wire == Wire::kFp8 && spec.world > 1;
+  const std::int64_t partials = (spec.world - 1) * layout.band_rows * spec.cols * kBf16Bytes;
+  layout.control = place(control_bytes);
+  layout.received = place(partials);
+  layout.staging = place(spec.transport == Transport::kCopyEngine ? partials : 0);
+  layout.output = place(spec.slots * spec.max_rows * spec.cols * kBf16Bytes);
+  layout.gather_codes = place(fp8 ? spec.max_rows * spec.cols : 0);
+  layout.gather_scales = place(fp8 ? spec.max_rows * layout.scales_per_row * kScaleBytes : 0);
+  layout.bytes = end;
+  return layout;
+}
+
+std::int64_t pick_tile_rows(const PlanSpec& spec, std::int64_t rows) {
+  std::int64_t height = spec.tile_rows;
+  while (height > spec.min_tile_rows && ceil_div(rows, height) < spec.world) height /= 2;
+  return height;
+}
+
+CallPlan::CallPlan(const PlanSpec& spec, std::int64_t rows) : spec_(spec), rows_(rows) {
+  if (const auto why = why_not_expressible(spec); !why.empty()) {
+    fail(ErrorCode::kInvalidArgument, "{}", why);
+  }
+  if (rows < 0 || rows > spec.max_rows) {
+    fail(ErrorCode::kInvalidArgument, "M={} rows: this plan takes 0..{} (max_rows)", rows,
+         spec.max_rows);
+  }
+  tile_rows_ = pick_tile_rows(spec, rows);
+  row_tiles_ = ceil_div(rows, tile_rows_);
+  col_tiles_ = ceil_div(spec.cols, spec.tile_cols);
+}
+
+Range CallPlan::band_tiles(int owner) const { return deal(row_tiles_, spec_.world, owner); }
+
+Range CallPlan::chunk_tiles(int owner, int index) const {
+  const Range band = band_tiles(owner);
+  const Range part = deal(band.size(), chunks(owner), index);
+  return {band.begin + part.begin, band.begin + part.end};
+}
+
+Range CallPlan::band(int owner) const { return rows_of(band_tiles(owner), tile_rows_, rows_); }
+
+int CallPlan::chunks(int owner) const {
+  return static_cast<int>(std::min<std::int64_t>(spec_.chunks, band_tiles(owner).size()));
+}
+
+Range CallPlan::chunk(int owner, int index) const {
+  return rows_of(chunk_tiles(owner, index), tile_rows_, rows_);
+}
+
+std::int64_t CallPlan::tiles_in_chunk(int owner, int index) const {
+  return chunk_tiles(owner, index).size() * col_tiles_;
+}
+
+Tile CallPlan::tile(int rank, std::int64_t index) const {
+  for (int position = 0; position < spec_.world; ++position) {
+    const int owner = band_at(rank, position);
+    const std::int64_t band_size = band_tiles(owner).size() * col_tiles_;
+    if (index >= band_size) {
+      index -= band_size;
+      continue;
+    }
+    int chunk_index = 0;
+    for (; index >= tiles_in_chunk(owner, chunk_index); ++chunk_index) {
+      index -= tiles_in_chunk(owner, chunk_index);
+    }
+    const Range tiles = chunk_tiles(owner, chunk_index);
+    const std::int64_t row_tile = tiles.begin + index % tiles.size();
+    const std::int64_t col_tile = index / tiles.size();
+    return {owner,
+            chunk_index,
+            rows_of({row_tile, row_tile + 1}, tile_rows_, rows_),
+            {col_tile * spec_.tile_cols, std::min((col_tile + 1) * spec_.tile_cols, spec_.cols)}};
+  }
+  fail(ErrorCode::kInternal, "tile index beyond the {} tiles of the plan", tiles());
+}
+
+std::int64_t CallPlan::peer_tiles(int rank) const {
+  return tiles() - band_tiles(rank).size() * col_tiles_;
+}
+
+std::int64_t CallPlan::scatter_bytes(int rank) const {
+  return (rows_ - band(rank).size()) * spec_.cols * kBf16Bytes;
+}
+
+std::int64_t CallPlan::gather_bytes(int rank) const {
+  const std::int64_t per_row =
+      spec_.wire == Wire::kBf16
+          ? spec_.cols * kBf16Bytes
+          : spec_.cols +
+                kScaleBytes *
+                    (spec_.gather_scale == GatherScale::kPerRow ? 1 : scale_blocks(spec_.cols));
+  return (spec_.world - 1) * band(rank).size() * per_row;
+}
+
+}  // namespace rowband

@@ -1,0 +1,287 @@
+#include "rowband/plan/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+#include "rowband/base/error.h"
+
+namespace rowband {
+namespace {
+
+using testing::HasSubstr;
+
+PlanSpec small_spec(int world, int chunks, std::int64_t tile_rows) {
+  PlanSpec spec;
+  spec.max_rows = 300;
+  spec.cols = 136;
+  spec.depth = 128;
+  spec.world = world;
+  spec.chunks = chunks;
+  spec.tile_rows = tile_rows;
+  spec.min_tile_rows = std::min<std::int64_t>(tile_rows, 8);
+  spec.tile_cols = 128;
+  return spec;
+}
+
+// Calls check(spec) over the whole grid of small worlds, chunk counts and tile heights.
+template <typename Check>
+void for_each_small_spec(const Check& check) {
+  for (int world = 1; world <= 8; ++world) {
+    for (int chunks : {1, 2, 3, 4, 7}) {
+      for (std::int64_t tile_rows : {8, 16, 64}) {
+        SCOPED_TRACE(testing::Message()
+                     << "W=" << world << " chunks=" << chunks << " tile_rows=" << tile_rows);
+        check(small_spec(world, chunks, tile_rows));
+        if (testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(Plan, BandsAndChunksPartitionTheRowsInOrder) {
+  for_each_small_spec([](const PlanSpec& spec) {
+    for (std::int64_t rows = 0; rows <= spec.max_rows; ++rows) {
+      const CallPlan plan(spec, rows);
+      std::int64_t next = 0;
+      for (int owner = 0; owner < spec.world; ++owner) {
+        const Range band = plan.band(owner);
+        ASSERT_EQ(band.begin, next) << "M=" << rows;
+        ASSERT_EQ(plan.chunks(owner) == 0, band.size() == 0);
+        ASSERT_LE(plan.chunks(owner), spec.chunks);
+        for (int c = 0; c < plan.chunks(owner); ++c) {
+          ASSERT_EQ(plan.chunk(owner, c).begin, next);
+          ASSERT_GT(plan.chunk(owner, c).size(), 0);
+          next = plan.chunk(owner, c).end;
+        }
+        ASSERT_EQ(band.end, next);
+      }
+      ASSERT_EQ(next, rows);
+    }
+  });
+}
+
+TEST(Plan, TileRowsAreDealtEvenly) {
+  for_each_small_spec([](const PlanSpec& spec) {
+    for (std::int64_t rows = 0; rows <= spec.max_rows; ++rows) {
+      const CallPlan plan(spec, rows);
+      std::int64_t least = plan.tiles(), most = 0;
+      for (int owner = 0; owner < spec.world; ++owner) {
+        std::int64_t tiles = 0;
+        for (int c = 0; c < plan.chunks(owner); ++c) tiles += plan.tiles_in_chunk(owner, c);
+        least = std::min(least, tiles);
+        most = std::max(most, tiles);
+      }
+      ASSERT_LE(most - least, plan.col_tiles()) << "M=" << rows;  // one tile row at most
+    }
+  });
+}
+
+TEST(Plan, EveryElementIsInExactlyOneTileOfEachRank) {
+  for_each_small_spec([](const PlanSpec& spec) {
+    for (std::int64_t rows : {0, 1, 7, 8, 9, 63, 64, 65, 129, 200, 299, 300}) {
+      const CallPlan plan(spec, rows);
+      for (int rank = 0; rank < spec.world; ++rank) {
+        std::vector<int> covered(static_cast<std::size_t>(rows * spec.cols), 0);
+        for (std::int64_t i = 0; i < plan.tiles(); ++i) {
+          const Tile tile = plan.tile(rank, i);
+          for (auto r = tile.rows.begin; r < tile.rows.end; ++r) {
+            for (auto c = tile.cols.begin; c < tile.cols.end; ++c) ++covered[r * spec.cols + c];
+          }
+          const Range chunk = plan.chunk(tile.band, tile.chunk);
+          ASSERT_TRUE(chunk.begin <= tile.rows.begin && tile.rows.end <= chunk.end);
+        }
+        for (int count : covered) ASSERT_EQ(count, 1) << "M=" << rows << " rank=" << rank;
+      }
+    }
+  });
+}
+
+TEST(Plan, PeersComeFirstAndRotatedTheOwnBandLast) {
+  for_each_small_spec([](const PlanSpec& spec) {
+    for (std::int64_t rows : {1, 8, 65, 300}) {
+      const CallPlan plan(spec, rows);
+      for (int rank = 0; rank < spec.world; ++rank) {
+        std::vector<int> order;
+        int chunk = -1;
+        for (std::int64_t i = 0; i < plan.tiles(); ++i) {
+          const Tile tile = plan.tile(rank, i);
+          ASSERT_EQ(tile.band == rank, i >= plan.peer_tiles(rank));
+          if (order.empty() || order.back() != tile.band) {
+            order.push_back(tile.band);
+            chunk = -1;
+          }
+          ASSERT_GE(tile.chunk, chunk);  // chunks ascend within a band
+          chunk = tile.chunk;
+        }
+        std::vector<int> expected;
+        for (int step = 1; step <= spec.world; ++step) {
+          const int owner = (rank + step) % spec.world;
+          if (plan.band(owner).size() > 0) expected.push_back(owner);
+        }
+        ASSERT_EQ(order, expected) << "M=" << rows << " rank=" << rank;
+      }
+    }
+  });
+}
+
+TEST(Plan, NoTwoRanksStartWithTheSameReceiver) {
+  const CallPlan plan(small_spec(8, 4, 8), 300);
+  std::set<int> first;
+  for (int rank = 0; rank < 8; ++rank) first.insert(plan.tile(rank, 0).band);
+  EXPECT_EQ(first.size(), 8u);
+}
+
+TEST(Plan, WindowHoldsEveryBandOfEveryCallUpToTheCapacity) {
+  for_each_small_spec([](const PlanSpec& base) {
+    for (std::int64_t max_rows : {1, 8, 9, 63, 64, 100, 257, 300}) {
+      PlanSpec spec = base;
+      spec.max_rows = max_rows;
+      const WindowLayout window = plan_window(spec, 100);
+      for (std::int64_t rows = 0; rows <= max_rows; ++rows) {
+        const CallPlan plan(spec, rows);
+        for (int owner = 0; owner < spec.world; ++owner) {
+          ASSERT_LE(plan.band(owner).size(), window.band_rows) << max_rows << " M=" << rows;
+        }
+      }
+    }
+  });
+}
+
+TEST(Plan, WindowRegionsFollowEachOtherWithoutOverlap) {
+  for (int world = 1; world <= 8; ++world) {
+    for (Wire wire : {Wire::kBf16, Wire::kFp8}) {
+      for (Transport transport : {Transport::kDirect, Transport::kCopyEngine}) {
+        PlanSpec spec = small_spec(world, 4, 16);
+        spec.wire = wire;
+        spec.transport = transport;
+        spec.gather_scale = GatherScale::kPerRowBlock;
+        const WindowLayout w = plan_window(spec, 5000);
+        const std::int64_t partials = (world - 1) * w.band_rows * spec.cols * 2;
+        EXPECT_EQ(w.control, 0);
+        EXPECT_GE(w.received - w.control, 5000);
+        EXPECT_GE(w.staging - w.received, partials);
+        EXPECT_GE(w.output - w.staging, transport == Transport::kCopyEngine ? partials : 0);
+        EXPECT_GE(w.gather_codes - w.output, spec.slots * spec.max_rows * spec.cols * 2);
+        const bool fp8 = wire == Wire::kFp8 && world > 1;
+        EXPECT_GE(w.gather_scales - w.gather_codes, fp8 ? spec.max_rows * spec.cols : 0);
+        EXPECT_GE(w.bytes - w.gather_scales, fp8 ? spec.max_rows * 2 * 4 : 0);
+        EXPECT_EQ(w.bytes % 4096, 0);
+      }
+    }
+  }
+}
+
+TEST(Plan, EveryPeerHasItsOwnRoomForPartials) {
+  for (int world = 2; world <= 8; ++world) {
+    const PlanSpec spec = small_spec(world, 4, 16);
+    const WindowLayout w = plan_window(spec, 64);
+    for (int self = 0; self < world; ++self) {
+      std::set<std::int64_t> places;
+      for (int peer = 0; peer < world; ++peer) {
+        if (peer != self) places.insert(w.received_row(self, peer, 0));
+      }
+      ASSERT_EQ(places.size(), static_cast<std::size_t>(world - 1));
+      EXPECT_EQ(*places.begin(), w.received);
+      EXPECT_LE(*places.rbegin() + w.band_rows * spec.cols * 2, w.staging);
+    }
+  }
+}
+
+TEST(Plan, O01_OneOutputSlotOf16384By7168Is224MiB) {
+  PlanSpec spec{.max_rows = 16384, .cols = 7168, .depth = 2048, .world = 4};
+  const WindowLayout w = plan_window(spec, 4096);
+  EXPECT_EQ(w.gather_codes - w.output, 2 * (std::int64_t{224} << 20));
+  EXPECT_EQ(w.staging - w.received, std::int64_t{168} << 20);  // of three peers
+}
+
+TEST(Plan, M03_SizesPass32Bits) {
+  PlanSpec spec{.max_rows = 299594, .cols = 7168, .depth = 128, .world = 2};
+  for (std::int64_t rows : {299593, 299594}) {
+    const CallPlan plan(spec, rows);
+    EXPECT_EQ(plan.tile(0, plan.tiles() - 1).rows.end, plan.band(0).end);
+    EXPECT_EQ(plan.band(1).end, rows);
+    EXPECT_EQ(plan.scatter_bytes(0) + plan.scatter_bytes(1), rows * 7168 * 2);
+    EXPECT_EQ(plan.gather_bytes(0) + plan.gather_bytes(1), rows * 7168 * 2);
+  }
+  EXPECT_GT(plan_window(spec, 4096).bytes, std::int64_t{1} << 33);
+}
+
+TEST(Plan, TallTilesUnlessARankWouldGoWithoutABand) {
+  PlanSpec spec{.max_rows = 4096, .cols = 7168, .depth = 2048, .world = 2};
+  EXPECT_EQ(pick_tile_rows(spec, 4096), 256);
+  EXPECT_EQ(pick_tile_rows(spec, 257), 256);
+  EXPECT_EQ(pick_tile_rows(spec, 256), 128);
+  EXPECT_EQ(pick_tile_rows(spec, 1), 32);
+  EXPECT_EQ(pick_tile_rows(spec, 0), 32);
+}
+
+TEST(Plan, WhatCannotBeExpressedIsNamedWithTheRightValue) {
+  const PlanSpec good{.max_rows = 64, .cols = 128, .depth = 128, .world = 2};
+  EXPECT_EQ(why_not_expressible(good), "");
+  const auto why = [&](auto change) {
+    PlanSpec spec = good;
+    change(spec);
+    const std::string text = why_not_expressible(spec);
+    EXPECT_THROW(plan_window(spec, 0), Error);
+    EXPECT_THROW(CallPlan(spec, 0), Error);
+    return text;
+  };
+  EXPECT_THAT(why([](auto& s) { s.cols = 100; }), HasSubstr("N=100"));
+  EXPECT_THAT(why([](auto& s) { s.cols = 0; }), HasSubstr("multiple of 8"));
+  EXPECT_THAT(why([](auto& s) { s.depth = 192; }), HasSubstr("K=192"));
+  EXPECT_THAT(why([](auto& s) { s.world = 0; }), HasSubstr("W=0"));
+  EXPECT_THAT(why([](auto& s) { s.world = 65; }), HasSubstr("1..64"));
+  EXPECT_THAT(why([](auto& s) { s.chunks = 0; }), HasSubstr("chunks=0"));
+  EXPECT_THAT(why([](auto& s) { s.slots = 0; }), HasSubstr("slots=0"));
+  EXPECT_THAT(why([](auto& s) { s.tile_rows = 48; }), HasSubstr("tile_rows=48"));
+  EXPECT_THAT(why([](auto& s) { s.min_tile_rows = 512; }), HasSubstr("min_tile_rows=512"));
+  EXPECT_THAT(why([](auto& s) { s.tile_cols = 64; }), HasSubstr("tile_cols=64"));
+  EXPECT_THAT(why([](auto& s) { s.max_rows = 0; }), HasSubstr("max_rows=0"));
+  EXPECT_THAT(why([](auto& s) { s.max_rows = std::int64_t{1} << 60; }), HasSubstr("62-bit"));
+}
+
+TEST(Plan, O02_RowsBeyondTheCapacityNameBothNumbers) {
+  PlanSpec spec{.max_rows = 4681, .cols = 7168, .depth = 2048, .world = 2};
+  try {
+    CallPlan plan(spec, 16384);
+    FAIL() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(e.what(), HasSubstr("16384"));
+    EXPECT_THAT(e.what(), HasSubstr("4681"));
+  }
+  EXPECT_THROW(CallPlan(spec, -1), Error);
+}
+
+TEST(Plan, C01_OptionsAreTakenByTheirExactNamesOnly) {
+  EXPECT_EQ(parse_wire("fp8"), Wire::kFp8);
+  EXPECT_EQ(parse_transport("copy_engine"), Transport::kCopyEngine);
+  EXPECT_EQ(parse_gather_scale("block"), GatherScale::kPerRowBlock);
+  for (Wire w : {Wire::kBf16, Wire::kFp8}) EXPECT_EQ(parse_wire(wire_name(w)), w);
+  for (const char* text : {"FP8", "", "fp8 ", "bf"}) {
+    try {
+      parse_wire(text);
+      FAIL() << text;
+    } catch (const Error& e) {
+      EXPECT_THAT(e.what(), HasSubstr("'bf16', 'fp8'"));
+    }
+  }
+  EXPECT_THROW(parse_transport("sla"), Error);
+  EXPECT_THROW(parse_gather_scale("column"), Error);
+}
+
+TEST(Plan, BytesOnTheWire) {
+  PlanSpec spec{.max_rows = 16384, .cols = 7168, .depth = 2048, .world = 2};
+  EXPECT_EQ(CallPlan(spec, 16384).scatter_bytes(0), 8192LL * 7168 * 2);
+  EXPECT_EQ(CallPlan(spec, 16384).gather_bytes(1), 8192LL * 7168 * 2);
+  spec.wire = Wire::kFp8;
+  EXPECT_EQ(CallPlan(spec, 16384).gather_bytes(1), 8192LL * (7168 + 4));
+  spec.gather_scale = GatherScale::kPerRowBlock;
+  EXPECT_EQ(CallPlan(spec, 16384).gather_bytes(1), 8192LL * (7168 + 56 * 4));
+}
+
+}  // namespace
+}  // namespace rowband
