@@ -12,8 +12,8 @@ namespace rowband {
 // N is a multiple of this, so that a bf16 row of the output is a multiple of 16 bytes.
 inline constexpr std::int64_t kColsMultiple = 8;
 
-// real(m, k) = codes[m * row_stride + k] * scales[m * scale_row_stride + (k / 128) *
-// scale_block_stride]
+// real(m, k) = codes[m * row_stride + k]
+//            * scales[m * scale_row_stride + (k / 128) * scale_block_stride]
 struct ActivationView {
   const E4m3* codes = nullptr;
   std::int64_t rows = 0;   // M, >= 0

@@ -101,6 +101,9 @@ float block_scale(float amax, ScaleFormat format) {
 }
 
 E4m3 quantize(float x, float scale) {
+  if (!std::isnormal(scale) || std::signbit(scale)) {
+    fail(ErrorCode::kInvalidArgument, "scale is {}, must be a normal number > 0", scale);
+  }
   const ScopedFloatEnvironment ieee;
   const volatile float x_in_scope = x;
   const volatile std::uint8_t bits = code_of(x_in_scope, scale).bits;

@@ -4,10 +4,14 @@
 //   scale = amax / 448           amax over the block, NaN left out
 //   code  = e4m3(x / scale)      true division, nearest even, saturating at 448, NaN stays NaN
 //
-// The scale is never zero, subnormal or infinite: an all-zero block gets 1, anything below 2^-126
-// is raised to 2^-126, an infinite one is lowered to the largest finite float. With power-of-two
-// scales the scale is rounded up to a power of two first and the codes are made with the rounded
-// one.
+// The scale is never zero, subnormal or infinite: an all-zero block (or one that holds nothing but
+// NaN) gets 1, anything below 2^-126 is raised to 2^-126, an infinite one is lowered to the largest
+// finite float. So an infinite element saturates and its neighbours are divided by that scale. With
+// power-of-two scales the scale is rounded up to a power of two (at most 2^127) first and the codes
+// are made with the rounded one. A NaN's code has the NaN's sign.
+//
+// The bits do not depend on the rounding mode or the flush-to-zero mode of the calling thread.
+// Every function throws Error(kInvalidArgument) on an argument outside its contract.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +34,7 @@ constexpr std::int64_t scale_blocks(std::int64_t n) { return (n + kScaleBlock - 
 // The scale of a block whose largest magnitude (NaN left out) is `amax` >= 0.
 float block_scale(float amax, ScaleFormat format);
 
-// One code under one scale.
+// One code under one scale, which is normal and > 0.
 E4m3 quantize(float x, float scale);
 
 // Activations, 1x128 blocks. x is [rows, depth] bf16 with `x_row_stride` elements between rows;

@@ -82,9 +82,9 @@ class Reference {
     const std::int64_t workers = std::min<std::int64_t>(threads, tasks());
     std::vector<Panels> panels(static_cast<std::size_t>(workers));
     {
-      std::vector<std::jthread> helpers;
+      std::vector<std::jthread> others;  // joined at the end of this scope
       for (std::int64_t i = 1; i < workers; ++i) {
-        helpers.emplace_back([this, &own = panels[i]] { work(own); });
+        others.emplace_back([this, &own = panels[i]] { work(own); });
       }
       if (workers > 0) work(panels[0]);
     }

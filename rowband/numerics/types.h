@@ -53,8 +53,9 @@ E4m3 to_e4m3(float value);
 // 2^(bits - 127); bits 0 gives the subnormal 2^-127, bits 255 gives NaN.
 float to_float(E8m0 value);
 
-// The smallest power of two that is >= value, by the exponent bits (no logarithm), at most 2^127.
-// Value must be positive and finite; anything below 2^-126 gives 2^-126 (a normal fp32 number).
+// The smallest power of two that is >= value, by the exponent bits (no logarithm), at most 2^127;
+// anything below 2^-126 gives 2^-126, a normal fp32 number. Throws Error(kInvalidArgument) unless
+// value is positive and finite.
 E8m0 round_up_to_e8m0(float value);
 
 }  // namespace rowband
