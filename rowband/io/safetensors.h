@@ -1,8 +1,9 @@
 // Safetensors files: an 8-byte little-endian header length, a JSON header, then the data.
 // Format: https://github.com/huggingface/safetensors (README, "Format").
 //
-// Files are mapped, not read; a view stays valid while its file object lives. Every inconsistency is an
-// Error(kFormat) naming file and tensor; what the system refuses is Error(kIo) naming the file.
+// Files are mapped, not read; a view stays valid while its file object lives. Every inconsistency
+// is an Error(kFormat) naming file and tensor; what the system refuses is Error(kIo) naming the
+// file.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +17,8 @@
 
 namespace rowband {
 
-// The dtypes this library reads or writes. Others are carried by name, so that an unused tensor of an
-// unknown dtype does not stop a load.
+// The dtypes this library reads or writes. Others are carried by name, so that an unused tensor of
+// an unknown dtype does not stop a load.
 enum class DType { kF32, kBf16, kF8E4m3, kF8E8m0, kOther };
 
 struct TensorInfo {
@@ -35,13 +36,14 @@ class SafetensorsFile {
  public:
   // Maps the file. The header may be at most 100 MB, as in the reference implementation.
   static std::shared_ptr<const SafetensorsFile> open(const std::filesystem::path& path);
-  // The same checks on bytes that the caller keeps alive; `name` stands in for the path in messages.
+  // The same checks on bytes that the caller keeps alive; `name` stands in for the path in
+  // messages.
   static std::shared_ptr<const SafetensorsFile> from_bytes(std::span<const std::byte> bytes,
                                                            std::string name);
   virtual ~SafetensorsFile() = default;
 
-  virtual const std::string& name() const = 0;               // path or the given name
-  virtual const std::vector<TensorInfo>& tensors() const = 0;  // in file order
+  virtual const std::string& name() const = 0;                        // path or the given name
+  virtual const std::vector<TensorInfo>& tensors() const = 0;         // in file order
   virtual const TensorInfo* find(std::string_view tensor) const = 0;  // null when absent
 };
 
