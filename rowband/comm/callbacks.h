@@ -1,5 +1,5 @@
-// Ranks bootstrapped by the caller: an engine that already has a rendezvous of its own (a TCP store,
-// torch.distributed) passes it as functions.
+// Ranks bootstrapped by the caller: an engine that already has a rendezvous of its own (a TCP
+// store, torch.distributed) passes it as functions.
 #pragma once
 
 #include <functional>
@@ -12,9 +12,10 @@ namespace rowband {
 struct CommunicatorCallbacks {
   int rank = 0;
   int size = 1;
-  // Collective; fills recv (size * bytes) from every rank's send (bytes). Required. May throw; should
-  // give up by `deadline`.
-  std::function<void(const void* send, void* recv, std::size_t bytes, Deadline deadline)> all_gather;
+  // Collective; fills recv (size * bytes) from every rank's send (bytes). Required. May throw;
+  // should give up by `deadline`.
+  std::function<void(const void* send, void* recv, std::size_t bytes, Deadline deadline)>
+      all_gather;
   // Collective in-place bf16 sum for the base path. Optional: without it, an all-reduce over shared
   // memory of this library is used.
   std::function<void(Bf16* data, std::int64_t count, Deadline deadline)> all_reduce;

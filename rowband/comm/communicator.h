@@ -1,10 +1,10 @@
 // How the ranks of one group find each other: bootstrap and agreement, the base path's all-reduce,
 // and memory that all of them can write. The fused legs themselves do not go through here.
 //
-// Every method is collective unless it says otherwise: all ranks call it, in the same order, from one
-// thread per rank at a time. Every wait is bounded by the given deadline; past it the method throws
-// Error(kDeadline) naming what it waited for and which ranks had not come, and the communicator must
-// not be used again.
+// Every method is collective unless it says otherwise: all ranks call it, in the same order, from
+// one thread per rank at a time. Every wait is bounded by the given deadline; past it the method
+// throws Error(kDeadline) naming what it waited for and which ranks had not come, and the
+// communicator must not be used again.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,9 @@
 
 namespace rowband {
 
-// Memory of the same size on every rank, zero-filled at allocation, each rank's part 4096-aligned and
-// readable and writable by every rank. The mapping ends with this object; that is not collective.
+// Memory of the same size on every rank, zero-filled at allocation, each rank's part 4096-aligned
+// and readable and writable by every rank. The mapping ends with this object; that is not
+// collective.
 class SymmetricMemory {
  public:
   virtual ~SymmetricMemory() = default;
@@ -45,10 +46,11 @@ class Communicator {
   virtual void all_reduce(Bf16* data, std::int64_t count, Deadline deadline) = 0;
 
   // Throws Error(kOutOfMemory) or Error(kUnavailable) with the reason; then on every rank.
-  virtual std::unique_ptr<SymmetricMemory> allocate_symmetric(std::size_t bytes, Deadline deadline) = 0;
+  virtual std::unique_ptr<SymmetricMemory> allocate_symmetric(std::size_t bytes,
+                                                              Deadline deadline) = 0;
 
-  // Not collective. False once `rank` is known to be gone (its process ended, or its thread let go of
-  // its communicator). True means only that nothing is known.
+  // Not collective. False once `rank` is known to be gone (its process ended, or its thread let go
+  // of its communicator). True means only that nothing is known.
   virtual bool peer_alive(int rank) const = 0;
 
   void barrier(Deadline deadline);
@@ -67,7 +69,7 @@ struct NamedValue {
   std::string name;
   std::string value;
 };
-void agree_on_values(Communicator& comm, std::string_view what, const std::vector<NamedValue>& values,
-                     Deadline deadline);
+void agree_on_values(Communicator& comm, std::string_view what,
+                     const std::vector<NamedValue>& values, Deadline deadline);
 
 }  // namespace rowband

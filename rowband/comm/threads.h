@@ -9,9 +9,9 @@
 
 namespace rowband {
 
-// One communicator per rank of a group of `size` (1..64), to be handed to `size` threads. They share
-// a state that lives until the last of them is destroyed; destroying one tells the others that this
-// rank is gone, so that they fail instead of waiting.
+// One communicator per rank of a group of `size` (1..64), to be handed to `size` threads. They
+// share a state that lives until the last of them is destroyed; destroying one tells the others
+// that this rank is gone, so that they fail instead of waiting.
 std::vector<std::unique_ptr<Communicator>> make_thread_communicators(int size);
 
 // Runs body(comm) on `size` threads, one rank each, and joins them all. If any threw, rethrows the
