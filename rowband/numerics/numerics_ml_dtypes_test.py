@@ -54,11 +54,12 @@ def floats_around_e4m3_ties():
 
 
 def e4m3_codes(values):
-    """Codes by ml_dtypes. Its overflow gives NaN where ours saturates, so clip first; clip keeps
-    NaN, whose code we take by its sign."""
-    codes = np.clip(values, -E4M3_MAX, E4M3_MAX).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
-    nan_codes = np.where(np.signbit(values), 0xFF, 0x7F).astype(np.uint8)
-    return np.where(np.isnan(values), nan_codes, codes)
+    """Codes by ml_dtypes. Its overflow gives NaN where ours saturates, so clip first; the code of a
+    NaN is taken by its sign."""
+    nan = np.isnan(values)
+    clipped = np.clip(np.where(nan, np.float32(0), values), -E4M3_MAX, E4M3_MAX)
+    codes = clipped.astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+    return np.where(nan, np.where(np.signbit(values), np.uint8(0xFF), np.uint8(0x7F)), codes)
 
 
 def round_up_to_power_of_two(values):
