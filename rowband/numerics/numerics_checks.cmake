@@ -20,6 +20,7 @@ if(numerics_python_result EQUAL 0)
     "ROWBAND_DUMP_NUMERICS=$<TARGET_FILE:dump_numerics>;PYTHONDONTWRITEBYTECODE=1")
 else()
   string(STRIP "${numerics_python_error}" numerics_python_error)
+  string(REGEX REPLACE ".*\n" "" numerics_python_error "${numerics_python_error}")  # no traceback
   message(STATUS "numerics_ml_dtypes_test is left out: ${numerics_python_error}. It needs the Python "
                  "packages of tests/python_interop/requirements.txt; -DPython3_EXECUTABLE=... "
                  "names an interpreter that has them.")
