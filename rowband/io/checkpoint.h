@@ -2,10 +2,12 @@
 // index decides which file a tensor is read from; stray files beside it are ignored and mentioned.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "rowband/io/safetensors.h"
@@ -16,16 +18,21 @@ namespace rowband {
 
 class Checkpoint {
  public:
-  // A path to a .safetensors file, an index.json, or a directory with exactly one of
-  // model.safetensors.index.json / *.index.json, or one *.safetensors. Missing shards: one error
-  // that lists them all.
+  // A path to a .safetensors file, an index (.json), or a directory. In a directory an index wins
+  // over single files: model.safetensors.index.json, else the only *.safetensors.index.json, else
+  // the only *.index.json, else the only *.safetensors. Missing shards: one Error(kIo) that lists
+  // them all.
   static Checkpoint open(const std::filesystem::path& path);
 
   // The tensor, or Error(kFormat) naming the tensor, the file and near names. Throws as well when
-  // the index sends it to a shard that does not hold it.
+  // the index sends it to a shard that does not hold it. Its data lives as long as this object or a
+  // copy.
   TensorInfo tensor(std::string_view name) const;
   bool contains(std::string_view name) const;
   std::vector<std::string> names() const;
+  // The file that the tensor is read from, for messages; the checkpoint's own path when there is no
+  // such tensor.
+  std::string file_of(std::string_view name) const;
   // Remarks a user should see ("ignored model.safetensors: the index does not list it").
   const std::vector<std::string>& notes() const { return notes_; }
   // "weight_block_size" of quantization_config in a config.json beside the checkpoint, when there
@@ -34,6 +41,9 @@ class Checkpoint {
 
  private:
   struct State;
+  Checkpoint() = default;
+  void note_block_size(const std::filesystem::path& directory);
+
   std::shared_ptr<const State> state_;
   std::vector<std::string> notes_;
   std::pair<std::int64_t, std::int64_t> block_size_{128, 128};
