@@ -19,37 +19,11 @@ std::string valid_utf8(std::string_view text) {
   return nlohmann::json::parse(quoted).get<std::string>();
 }
 
-void append_ascii(std::string& out, char c) {
-  switch (c) {
-    case '&':
-      out += "&amp;";
-      return;
-    case '<':
-      out += "&lt;";
-      return;
-    case '>':
-      out += "&gt;";
-      return;
-    case '"':
-      out += "&quot;";
-      return;
-    case '\'':
-      out += "&apos;";
-      return;
-    default:
-      break;
-  }
-  const bool is_control = static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n';
-  if (is_control) {
-    out += kReplacement;
-  } else {
-    out += c;
-  }
-}
+bool is_forbidden(char c) { return static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n'; }
 
 }  // namespace
 
-std::string xml_text(std::string_view text) {
+std::string xml_characters(std::string_view text) {
   const std::string valid = valid_utf8(text);
   std::string out;
   out.reserve(valid.size());
@@ -58,8 +32,36 @@ std::string xml_text(std::string_view text) {
     if (next == "\xEF\xBF\xBE" || next == "\xEF\xBF\xBF") {  // U+FFFE, U+FFFF
       out += kReplacement;
       i += 2;
+    } else if (is_forbidden(valid[i])) {
+      out += kReplacement;
     } else {
-      append_ascii(out, valid[i]);
+      out += valid[i];
+    }
+  }
+  return out;
+}
+
+std::string xml_text(std::string_view text) {
+  std::string out;
+  for (const char c : xml_characters(text)) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&apos;";
+        break;
+      default:
+        out += c;
     }
   }
   return out;

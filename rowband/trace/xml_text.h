@@ -6,8 +6,11 @@
 
 namespace rowband {
 
-// `text` with & < > " ' as entities, and U+FFFD in place of what no XML document may hold: bytes
-// that are not UTF-8, control characters, U+FFFE and U+FFFF. Good inside elements and attributes.
+// `text` with U+FFFD in place of what no XML document may hold: bytes that are not UTF-8, control
+// characters other than tab and newline, U+FFFE and U+FFFF.
+std::string xml_characters(std::string_view text);
+
+// xml_characters(text) with & < > " ' as entities: good inside elements and attributes.
 std::string xml_text(std::string_view text);
 
 // `text`, or as many of its characters as fit and an ellipsis. At most max_characters code points,
