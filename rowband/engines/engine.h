@@ -1,0 +1,94 @@
+// The seam between the op and the hardware. An engine belongs to one rank; it multiplies,
+// quantises, and makes the executor of the fused call. Engines never include one another.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "rowband/comm/communicator.h"
+#include "rowband/numerics/operands.h"
+#include "rowband/numerics/quantize.h"
+#include "rowband/plan/plan.h"
+#include "rowband/trace/timeline.h"
+
+namespace rowband {
+
+struct FaultHooks;  // engines/fault_hooks.h: for tests
+
+struct EngineOptions {
+  int threads = 0;      // per rank; 0: the cores this process may use, dealt over `local_ranks`
+  int local_ranks = 1;  // how many ranks share those cores
+  int local_rank = 0;
+  std::string gemm_kernel;  // "" takes the best this CPU runs (see tile_gemm.h)
+};
+
+struct FusedOptions {
+  std::chrono::nanoseconds deadline = kDefaultDeadline;  // of every wait in a call
+  std::shared_ptr<const FaultHooks> faults;
+};
+
+// One fused call on one rank. Shapes have been checked against the plan by the op.
+struct FusedCall {
+  ActivationView x;
+  WeightView w;
+  const Bf16* bias = nullptr;    // [cols] or null
+  Timeline* timeline = nullptr;  // where to record, or null
+};
+
+// Runs fused calls against one symmetric window. Calls are collective, in the same order on all
+// ranks, one at a time per rank.
+class FusedExecutor {
+ public:
+  virtual ~FusedExecutor() = default;
+
+  // Returns [rows, cols] bf16, dense, in an output slot of the window: untouched through the next
+  // slots - 1 calls. Throws Error naming peer, leg and chunk; from then on every call throws
+  // Error(kPoisoned) with that reason, on every rank.
+  virtual const Bf16* run(const FusedCall& call) = 0;
+
+  virtual const WindowLayout& window() const = 0;
+  virtual std::int64_t calls() const = 0;  // begun so far
+  // True when [begin, begin + bytes) touches this rank's part of the window.
+  virtual bool in_window(const void* begin, std::int64_t bytes) const = 0;
+  // The reason of the failure, "" while healthy.
+  virtual std::string poison() const = 0;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  virtual std::string_view name() const = 0;    // "host"
+  virtual std::string description() const = 0;  // kernel and threads, for logs and reports
+
+  // Fills in the tile shape and the default transport that this engine measured best.
+  virtual PlanSpec with_tiles(PlanSpec spec) const = 0;
+
+  // "" or why this machine cannot hold `window_bytes` per rank now, with needed and free bytes.
+  virtual std::string why_no_room(std::int64_t window_bytes, int world,
+                                  const FaultHooks* faults) const = 0;
+
+  // Collective. The executor must not outlive the engine or the communicator.
+  virtual std::unique_ptr<FusedExecutor> make_fused(Communicator& comm, const PlanSpec& spec,
+                                                    const FusedOptions& options) = 0;
+
+  // Local. out = x * w^T (+ bias) as bf16 [rows, cols], dense.
+  virtual void gemm(const ActivationView& x, const WeightView& w, const Bf16* bias, Bf16* out,
+                    Timeline* timeline) = 0;
+
+  // Local. Dense codes [rows, depth] and scales [rows, depth / 128], bit-equal to
+  // quantize_activations; depth a multiple of 128.
+  virtual void quantize(const Bf16* x, std::int64_t rows, std::int64_t depth,
+                        std::int64_t x_row_stride, ScaleFormat format, E4m3* codes,
+                        float* scales) = 0;
+};
+
+enum class EngineKind { kHost };
+std::string_view engine_name(EngineKind kind);   // "host"
+EngineKind parse_engine(std::string_view text);  // Error(kInvalidArgument) listing legal names
+std::unique_ptr<Engine> make_engine(EngineKind kind, int rank, const EngineOptions& options);
+
+}  // namespace rowband

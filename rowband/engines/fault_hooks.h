@@ -1,0 +1,29 @@
+// Faults that tests order. They are reached only through a FaultHooks object handed over in C++; no
+// variable, flag or file can set one. Not installed.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+namespace rowband {
+
+inline constexpr std::int64_t kNever = INT64_MAX;
+
+// Calls are counted from 1, the self-test's included.
+struct FaultHooks {
+  bool fail_window_allocation = false;
+  std::optional<std::int64_t> available_bytes;  // what the machine claims to have free
+  std::int64_t first_call = 1;                  // number of the first call, to start near a wrap
+
+  std::int64_t skip_transfers_from = kNever;  // flags are set, bytes are not moved
+  std::int64_t drop_transfers_from = kNever;  // neither
+  std::int64_t delay_call = kNever;           // this call starts `delay` late
+  std::int64_t delay_from = kNever;           // so does every call from here on
+  std::chrono::microseconds delay{0};
+  std::chrono::microseconds jitter{0};  // a random wait up to this long before each hand-over
+  std::int64_t throw_in_call = kNever;  // the first tile of this call throws
+  std::int64_t kill_in_call = kNever;   // SIGKILL to this process after the peers' tiles
+};
+
+}  // namespace rowband

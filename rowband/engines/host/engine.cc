@@ -1,0 +1,132 @@
+#include "rowband/engines/host/engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "rowband/base/fail.h"
+#include "rowband/engines/fault_hooks.h"
+#include "rowband/engines/host/epilogue.h"
+#include "rowband/engines/host/fused.h"
+#include "rowband/engines/host/machine.h"
+#include "rowband/engines/host/tile_gemm.h"
+#include "rowband/engines/host/worker_pool.h"
+
+namespace rowband::host {
+namespace {
+
+constexpr std::int64_t kQuantizeRows =
+    16;  // per task: enough to hide the hand-out, few enough to balance
+
+int pick_threads(const EngineOptions& options) {
+  if (options.threads < 0) {
+    fail(ErrorCode::kInvalidArgument, "threads={}: must be 0 (the cores' share) or more",
+         options.threads);
+  }
+  if (options.threads > 0) return options.threads;
+  return std::max(1, allowed_cores() / std::max(1, options.local_ranks));
+}
+
+class HostEngine final : public Engine {
+ public:
+  HostEngine(int rank, const EngineOptions& options)
+      : rank_(rank),
+        gemm_(find_tile_gemm(options.gemm_kernel)),
+        pool_(pick_threads(options)),
+        scratch_(static_cast<std::size_t>(pool_.threads())) {}
+
+  std::string_view name() const override { return "host"; }
+
+  std::string description() const override {
+    return fmt::format("host engine, GEMM kernel {}, {} thread{} per rank", gemm_.name,
+                       pool_.threads(), pool_.threads() == 1 ? "" : "s");
+  }
+
+  PlanSpec with_tiles(PlanSpec spec) const override {
+    // 256 x 256 sums fill a quarter of a 1 MiB L2 and spread the widening of both operands over 256
+    // uses; bands as short as 32 rows keep every rank busy in small calls. docs/performance.md.
+    spec.tile_rows = kMaxTileRows;
+    spec.min_tile_rows = 32;
+    spec.tile_cols = kMaxTileCols;
+    return spec;
+  }
+
+  std::string why_no_room(std::int64_t window_bytes, int world,
+                          const FaultHooks* faults) const override {
+    const std::int64_t available = faults != nullptr && faults->available_bytes
+                                       ? *faults->available_bytes
+                                       : available_memory();
+    const std::int64_t needed = window_bytes * world;
+    if (needed <= available) return "";
+    return fmt::format("the window needs {} bytes ({} ranks x {}), {} bytes are free", needed,
+                       world, window_bytes, available);
+  }
+
+  std::unique_ptr<FusedExecutor> make_fused(Communicator& comm, const PlanSpec& spec,
+                                            const FusedOptions& options) override {
+    return std::make_unique<HostFused>(comm, spec, options, gemm_, pool_, scratch_);
+  }
+
+  void gemm(const ActivationView& x, const WeightView& w, const Bf16* bias, Bf16* out,
+            Timeline* timeline) override;
+  void quantize(const Bf16* x, std::int64_t rows, std::int64_t depth, std::int64_t x_row_stride,
+                ScaleFormat format, E4m3* codes, float* scales) override;
+
+ private:
+  const int rank_;
+  const TileGemm gemm_;
+  WorkerPool pool_;
+  std::vector<TileScratch> scratch_;
+};
+
+void HostEngine::gemm(const ActivationView& x, const WeightView& w, const Bf16* bias, Bf16* out,
+                      Timeline* timeline) {
+  if (x.rows == 0) return;
+  const PlanSpec spec =
+      with_tiles({.max_rows = x.rows, .cols = w.cols, .depth = w.depth, .world = 1});
+  const CallPlan plan(spec, x.rows);
+  const Bf16* no_peers[] = {nullptr};
+  std::atomic<std::int64_t> next{0};
+  pool_.run([&](int worker) {
+    Recorder lane(timeline, rank_, fmt::format("worker {}", worker));
+    for (std::int64_t i = next.fetch_add(1); i < plan.tiles(); i = next.fetch_add(1)) {
+      const Tile tile = plan.tile(0, i);
+      const auto label = [&] {
+        return fmt::format("rows {}..{} cols {}..{}", tile.rows.begin, tile.rows.end - 1,
+                           tile.cols.begin, tile.cols.end - 1);
+      };
+      lane.measure(Activity::kGemm, label, [&] {
+        TileScratch& scratch = scratch_[static_cast<std::size_t>(worker)];
+        gemm_.run(x, w, tile.rows, tile.cols, scratch);
+        store_reduced(scratch, tile.rows.size(), tile.cols.size(), no_peers, 0,
+                      bias == nullptr ? nullptr : bias + tile.cols.begin,
+                      out + tile.rows.begin * w.cols + tile.cols.begin, w.cols);
+      });
+    }
+  });
+}
+
+void HostEngine::quantize(const Bf16* x, std::int64_t rows, std::int64_t depth,
+                          std::int64_t x_row_stride, ScaleFormat format, E4m3* codes,
+                          float* scales) {
+  if (depth % kScaleBlock != 0) {
+    fail(ErrorCode::kInvalidArgument, "depth={}: must be a multiple of {}", depth, kScaleBlock);
+  }
+  std::atomic<std::int64_t> next{0};
+  pool_.run([&](int) {
+    for (std::int64_t row = next.fetch_add(kQuantizeRows); row < rows;
+         row = next.fetch_add(kQuantizeRows)) {
+      quantize_rows(x + row * x_row_stride, std::min(kQuantizeRows, rows - row), depth,
+                    x_row_stride, format == ScaleFormat::kUe8m0, codes + row * depth,
+                    scales + row * (depth / kScaleBlock));
+    }
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> make_host_engine(int rank, const EngineOptions& options) {
+  return std::make_unique<HostEngine>(rank, options);
+}
+
+}  // namespace rowband::host

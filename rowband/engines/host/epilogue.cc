@@ -1,0 +1,216 @@
+#include "rowband/engines/host/epilogue.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "rowband/engines/host/epilogue.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// Compiled once per target from here on.
+#include "hwy/highway.h"
+
+#include <algorithm>
+
+#include "rowband/numerics/quantize.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace rowband::host {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Eight columns are the granule of N, so nothing has a tail. Wide loops take 16 where they can.
+template <int lanes>
+struct Ops {
+  using F = hn::CappedTag<float, lanes>;
+  using U32 = hn::Rebind<std::uint32_t, F>;
+  using I32 = hn::Rebind<std::int32_t, F>;
+  using U16 = hn::Rebind<std::uint16_t, F>;
+  using U8 = hn::Rebind<std::uint8_t, F>;
+  using V = hn::Vec<F>;
+
+  static std::int64_t step() { return static_cast<std::int64_t>(hn::Lanes(F())); }
+
+  static V load(const Bf16* at) {
+    const auto bits = hn::LoadU(U16(), reinterpret_cast<const std::uint16_t*>(at));
+    return hn::BitCast(F(), hn::ShiftLeft<16>(hn::PromoteTo(U32(), bits)));
+  }
+
+  // to_bf16 of numerics/types.h, lane by lane.
+  static hn::Vec<U32> round_bits(V value) {
+    const auto bits = hn::BitCast(U32(), value);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(U32(), 1));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(U32(), 0x7FFF))));
+    const auto quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(U32(), 0x0040));
+    return hn::IfThenElse(hn::RebindMask(U32(), hn::IsNaN(value)), quiet, rounded);
+  }
+
+  static V round(V value) { return hn::BitCast(F(), hn::ShiftLeft<16>(round_bits(value))); }
+
+  static void store(V value, Bf16* at) {
+    hn::StoreU(hn::TruncateTo(U16(), round_bits(value)), U16(),
+               reinterpret_cast<std::uint16_t*>(at));
+  }
+
+  // to_e4m3 of numerics/types.h, lane by lane.
+  static hn::Vec<U32> encode(V value) {
+    const auto bits = hn::BitCast(U32(), value);
+    const auto sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(U32(), 0x80));
+    const V magnitude = hn::Min(hn::Abs(value), hn::Set(F(), kE4m3Max));
+    // Normal codes: nearest even at bit 20, then the exponent's bias from 127 to 7.
+    const auto m = hn::BitCast(U32(), magnitude);
+    const auto odd = hn::And(hn::ShiftRight<20>(m), hn::Set(U32(), 1));
+    const auto rounded = hn::ShiftRight<20>(hn::Add(m, hn::Add(odd, hn::Set(U32(), 0x7FFFF))));
+    const auto normal = hn::Sub(rounded, hn::Set(U32(), 120 << 3));
+    // Subnormal codes are multiples of 2^-9, the spacing of floats just above 2^14.
+    const auto aligned = hn::BitCast(U32(), hn::Add(magnitude, hn::Set(F(), 0x1p14f)));
+    const auto subnormal = hn::And(aligned, hn::Set(U32(), 0xF));
+    const auto small = hn::RebindMask(U32(), hn::Lt(magnitude, hn::Set(F(), 0x1p-6f)));
+    const auto code = hn::IfThenElse(small, subnormal, normal);
+    const auto nan = hn::RebindMask(U32(), hn::IsNaN(value));
+    return hn::Or(hn::IfThenElse(nan, hn::Set(U32(), 0x7F), code), sign);
+  }
+
+  static V decode(hn::Vec<U32> code) {
+    const auto magnitude = hn::And(code, hn::Set(U32(), 0x7F));
+    const V value = hn::Mul(hn::BitCast(F(), hn::ShiftLeft<20>(magnitude)), hn::Set(F(), 0x1p120f));
+    const auto nan = hn::RebindMask(F(), hn::Eq(magnitude, hn::Set(U32(), 0x7F)));
+    const auto sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(U32(), 0x80)));
+    return hn::Or(hn::IfThenElse(nan, hn::BitCast(F(), hn::Set(U32(), 0x7FC00000)), value),
+                  hn::BitCast(F(), sign));
+  }
+};
+
+void store_partial(const TileScratch& scratch, std::int64_t rows, std::int64_t cols, Bf16* out,
+                   std::int64_t stride) {
+  using O = Ops<8>;
+  for (std::int64_t c = 0; c < cols; c += kPanelCols) {
+    const float* panel = scratch.sums() + c * rows;
+    const std::int64_t width = std::min(kPanelCols, cols - c);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t i = 0; i < width; i += O::step()) {
+        O::store(hn::LoadU(O::F(), panel + r * kPanelCols + i), out + r * stride + c + i);
+      }
+    }
+  }
+}
+
+void store_reduced(const TileScratch& scratch, std::int64_t rows, std::int64_t cols,
+                   std::span<const Bf16* const> partials, int self, const Bf16* bias, Bf16* out,
+                   std::int64_t stride) {
+  using O = Ops<8>;
+  const int world = static_cast<int>(partials.size());
+  for (std::int64_t c = 0; c < cols; c += kPanelCols) {
+    const float* panel = scratch.sums() + c * rows;
+    const std::int64_t width = std::min(kPanelCols, cols - c);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t i = 0; i < width; i += O::step()) {
+        const std::int64_t at = r * stride + c + i;
+        const auto own = O::round(hn::LoadU(O::F(), panel + r * kPanelCols + i));
+        auto sum = self == 0 ? own : O::load(partials[0] + at);
+        for (int rank = 1; rank < world; ++rank) {
+          sum = hn::Add(sum, rank == self ? own : O::load(partials[rank] + at));
+        }
+        if (bias != nullptr) sum = hn::Add(sum, O::load(bias + c + i));
+        O::store(sum, out + at);
+      }
+    }
+  }
+}
+
+// The largest magnitude among `count` values, NaN left out.
+template <class O>
+float largest(const Bf16* x, std::int64_t count) {
+  auto most = hn::Zero(typename O::F());
+  for (std::int64_t i = 0; i < count; i += O::step()) {
+    const auto value = O::load(x + i);
+    most = hn::Max(most, hn::IfThenZeroElse(hn::IsNaN(value), hn::Abs(value)));
+  }
+  return hn::GetLane(hn::MaxOfLanes(typename O::F(), most));
+}
+
+template <class O>
+void encode_group(const Bf16* x, std::int64_t count, float scale, E4m3* codes) {
+  const auto divisor = hn::Set(typename O::F(), scale);
+  for (std::int64_t i = 0; i < count; i += O::step()) {
+    hn::StoreU(hn::TruncateTo(typename O::U8(), O::encode(hn::Div(O::load(x + i), divisor))),
+               typename O::U8(), reinterpret_cast<std::uint8_t*>(codes + i));
+  }
+}
+
+void encode_row(const Bf16* row, std::int64_t cols, std::int64_t group, E4m3* codes,
+                float* scales) {
+  using O = Ops<8>;
+  for (std::int64_t c = 0; c < cols; c += group) {
+    const std::int64_t count = std::min(group, cols - c);
+    const float scale = block_scale(largest<O>(row + c, count), ScaleFormat::kFp32);
+    scales[c / group] = scale;
+    encode_group<O>(row + c, count, scale, codes + c);
+  }
+}
+
+void decode_row(const E4m3* codes, const float* scales, std::int64_t cols, std::int64_t group,
+                Bf16* row) {
+  using O = Ops<8>;
+  for (std::int64_t c = 0; c < cols; c += group) {
+    const auto scale = hn::Set(O::F(), scales[c / group]);
+    for (std::int64_t i = c; i < std::min(c + group, cols); i += O::step()) {
+      const auto code = hn::PromoteTo(
+          O::U32(), hn::LoadU(O::U8(), reinterpret_cast<const std::uint8_t*>(codes + i)));
+      O::store(hn::Mul(O::decode(code), scale), row + i);
+    }
+  }
+}
+
+void quantize_rows(const Bf16* x, std::int64_t rows, std::int64_t depth, std::int64_t x_row_stride,
+                   bool ue8m0, E4m3* codes, float* scales) {
+  using O = Ops<16>;
+  const ScaleFormat format = ue8m0 ? ScaleFormat::kUe8m0 : ScaleFormat::kFp32;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t k = 0; k < depth; k += kScaleBlock) {
+      const Bf16* block = x + r * x_row_stride + k;
+      const float scale = block_scale(largest<O>(block, kScaleBlock), format);
+      scales[(r * depth + k) / kScaleBlock] = scale;
+      encode_group<O>(block, kScaleBlock, scale, codes + r * depth + k);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace rowband::host
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace rowband::host {
+
+HWY_EXPORT(store_partial);
+HWY_EXPORT(store_reduced);
+HWY_EXPORT(encode_row);
+HWY_EXPORT(decode_row);
+HWY_EXPORT(quantize_rows);
+
+void store_partial(const TileScratch& scratch, std::int64_t rows, std::int64_t cols, Bf16* out,
+                   std::int64_t stride) {
+  HWY_DYNAMIC_DISPATCH(store_partial)(scratch, rows, cols, out, stride);
+}
+
+void store_reduced(const TileScratch& scratch, std::int64_t rows, std::int64_t cols,
+                   std::span<const Bf16* const> partials, int self, const Bf16* bias, Bf16* out,
+                   std::int64_t stride) {
+  HWY_DYNAMIC_DISPATCH(store_reduced)(scratch, rows, cols, partials, self, bias, out, stride);
+}
+
+void encode_row(const Bf16* row, std::int64_t cols, std::int64_t group, E4m3* codes,
+                float* scales) {
+  HWY_DYNAMIC_DISPATCH(encode_row)(row, cols, group, codes, scales);
+}
+
+void decode_row(const E4m3* codes, const float* scales, std::int64_t cols, std::int64_t group,
+                Bf16* row) {
+  HWY_DYNAMIC_DISPATCH(decode_row)(codes, scales, cols, group, row);
+}
+
+void quantize_rows(const Bf16* x, std::int64_t rows, std::int64_t depth, std::int64_t x_row_stride,
+                   bool ue8m0, E4m3* codes, float* scales) {
+  HWY_DYNAMIC_DISPATCH(quantize_rows)(x, rows, depth, x_row_stride, ue8m0, codes, scales);
+}
+
+}  // namespace rowband::host
+#endif

@@ -1,0 +1,40 @@
+// The fusion policy: fuse a call, or decline and say why. Decided from values that are the same on all
+// ranks, before anything is launched. `rowband plan` and the layer ask the same function.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "rowband/plan/plan.h"
+
+namespace rowband {
+
+enum class Decision {
+  kFuse,
+  kDisabled,     // ROWBAND_FUSE is not on
+  kUnavailable,  // the op could not be made; the reason is in the log
+  kTooManyRows,  // M is beyond the capacity
+  kTooFewRows,   // M is below min_rows
+  kLowFill,      // the bands are too uneven
+};
+inline constexpr int kDecisions = 6;
+std::string_view decision_name(Decision decision);  // "fuse", "disabled", ...
+
+struct FusionPolicy {
+  bool enabled = false;        // opt-in
+  std::int64_t min_rows = 64;  // rows (tokens) of the whole call, not bytes
+  double min_fill = 0.5;       // in 0..1, see fill()
+};
+
+// Rows divided by W times the largest band's tile height sum: 1 when all bands are equally full, 1/W when
+// one rank owns everything. 1 for M = 0.
+double fill(const PlanSpec& spec, std::int64_t rows);
+
+struct Verdict {
+  Decision decision = Decision::kFuse;
+  std::string reason;  // in words, with the numbers and their units; "" when fused
+};
+Verdict decide(const FusionPolicy& policy, const PlanSpec& spec, std::int64_t rows);
+
+}  // namespace rowband
