@@ -203,6 +203,9 @@ void check_count_disagreement(Communicator& comm) {
   agree_on_values(comm, "the message", {{"text", message}}, soon());
   for (const Bf16& value : data) expect_equal(value.bits, std::uint16_t{0x3F80}, "untouched data");
   all_reduce_integers(comm, 256);
+  expect_error(ErrorCode::kInvalidArgument, {fmt::format("rank {} passed", comm.size() - 1)},
+               [&] { comm.all_reduce(last ? nullptr : data.data(), 256, soon()); });
+  all_reduce_integers(comm, 256);
 }
 
 void check_agreement(Communicator& comm) {

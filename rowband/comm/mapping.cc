@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "rowband/base/fail.h"
+#include "rowband/comm/wording.h"
 
 namespace rowband::comm {
 
@@ -94,10 +95,7 @@ MappedParts::MappedParts(std::vector<std::shared_ptr<Mapping>> parts, std::size_
     : parts_(std::move(parts)), bytes_(bytes) {}
 
 std::byte* MappedParts::part(int rank) const {
-  if (rank < 0 || static_cast<std::size_t>(rank) >= parts_.size()) {
-    fail(ErrorCode::kInvalidArgument, "part({}): the group's ranks are 0 to {}", rank,
-         parts_.size() - 1);
-  }
+  require_rank("part", rank, static_cast<int>(parts_.size()));
   return parts_[static_cast<std::size_t>(rank)]->address();
 }
 

@@ -104,12 +104,6 @@ bool ThreadGroup::present(int rank) const {
   return gone_[static_cast<std::size_t>(rank)] == 0;
 }
 
-void ThreadGroup::fail_all(ErrorCode code, std::string message) {
-  const std::lock_guard lock(mutex_);
-  record(code, std::move(message));
-  throw Error(*failure_);
-}
-
 std::vector<int> ThreadGroup::ranks_where(const std::vector<char>& flags, char value) const {
   std::vector<int> ranks;
   for (int rank = 0; rank < size_; ++rank) {

@@ -46,9 +46,6 @@ class ThreadGroup {
   void leave(int rank);
   bool present(int rank) const;
 
-  // Fails every present and later call of the group.
-  [[noreturn]] void fail_all(ErrorCode code, std::string message);
-
  private:
   enum class Meeting { kOpen, kStep, kClose };
 

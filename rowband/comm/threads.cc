@@ -39,9 +39,7 @@ class ThreadCommunicator final : public Communicator {
   bool peer_alive(int rank) const override;
 
  private:
-  bool counts_agree() const;
-  [[noreturn]] void throw_counts(std::string_view call, const std::vector<long long>& counts) const;
-  std::vector<long long> counts() const;
+  void close_and_throw_unless_counts_agree(std::string_view call, Deadline deadline);
   void reduce_own_slice(std::int64_t count) const;
   void copy_peers_slices(Bf16* data, std::int64_t count) const;
 
@@ -52,11 +50,7 @@ class ThreadCommunicator final : public Communicator {
 void ThreadCommunicator::all_gather(const void* send, void* recv, std::size_t bytes,
                                     Deadline deadline) {
   group_->open(rank_, {"all_gather", send, static_cast<std::int64_t>(bytes)}, deadline);
-  if (!counts_agree()) {
-    const auto numbers = counts();
-    group_->close(rank_, deadline);
-    throw_counts("all_gather: bytes", numbers);
-  }
+  close_and_throw_unless_counts_agree("all_gather", deadline);
   for (int peer = 0; peer < size() && bytes > 0; ++peer) {
     auto* to = static_cast<std::byte*>(recv) + static_cast<std::size_t>(peer) * bytes;
     const void* from = group_->post(peer).data;
@@ -68,18 +62,8 @@ void ThreadCommunicator::all_gather(const void* send, void* recv, std::size_t by
 // Each rank reduces one slice of the elements, into its own buffer: no other rank reads that slice
 // there before the step, and after it every rank copies the finished slices of the others.
 void ThreadCommunicator::all_reduce(Bf16* data, std::int64_t count, Deadline deadline) {
-  if (count < 0 || (count > 0 && data == nullptr)) {
-    group_->fail_all(ErrorCode::kInvalidArgument,
-                     fmt::format("all_reduce: rank {} passed {} elements at {}; a buffer and a "
-                                 "count of at least 0 are right",
-                                 rank_, count, static_cast<const void*>(data)));
-  }
-  group_->open(rank_, {"all_reduce", data, count}, deadline);
-  if (!counts_agree()) {
-    const auto numbers = counts();
-    group_->close(rank_, deadline);
-    throw_counts("all_reduce: elements", numbers);
-  }
+  group_->open(rank_, {"all_reduce", data, comm::told_count(data, count)}, deadline);
+  close_and_throw_unless_counts_agree("all_reduce", deadline);
   reduce_own_slice(count);
   group_->step(rank_, deadline);
   copy_peers_slices(data, count);
@@ -136,30 +120,21 @@ std::unique_ptr<SymmetricMemory> ThreadCommunicator::allocate_symmetric(std::siz
 }
 
 bool ThreadCommunicator::peer_alive(int rank) const {
-  if (rank < 0 || rank >= size()) {
-    fail(ErrorCode::kInvalidArgument, "peer_alive({}): the group's ranks are 0 to {}", rank,
-         size() - 1);
-  }
+  comm::require_rank("peer_alive", rank, size());
   return group_->present(rank);
 }
 
-std::vector<long long> ThreadCommunicator::counts() const {
-  std::vector<long long> numbers;
-  for (int peer = 0; peer < size(); ++peer) numbers.push_back(group_->post(peer).count);
-  return numbers;
-}
-
-bool ThreadCommunicator::counts_agree() const {
-  for (int peer = 1; peer < size(); ++peer) {
-    if (group_->post(peer).count != group_->post(0).count) return false;
+// The group stays usable: every rank leaves the collective before it throws.
+void ThreadCommunicator::close_and_throw_unless_counts_agree(std::string_view call,
+                                                             Deadline deadline) {
+  std::vector<std::int64_t> counts;
+  for (int peer = 0; peer < size(); ++peer) counts.push_back(group_->post(peer).count);
+  try {
+    comm::require_same_counts(call, counts);
+  } catch (...) {
+    group_->close(rank_, deadline);
+    throw;
   }
-  return true;
-}
-
-void ThreadCommunicator::throw_counts(std::string_view call,
-                                      const std::vector<long long>& numbers) const {
-  fail(ErrorCode::kDisagreement, "{} differ: {}; all ranks must pass the same", call,
-       comm::each_rank_has(numbers));
 }
 
 }  // namespace

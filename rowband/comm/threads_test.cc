@@ -81,7 +81,7 @@ TEST(Threads, D03_DifferentGatherSizesAreNamed) {
 TEST(Threads, InvalidBuffersFailOnEveryRank) {
   run_ranks(3, [](Communicator& comm) {
     Bf16 value;
-    expect_error(ErrorCode::kInvalidArgument, {"rank 1 passed -3 elements"},
+    expect_error(ErrorCode::kInvalidArgument, {"rank 1 passed a negative count"},
                  [&] { comm.all_reduce(&value, comm.rank() == 1 ? -3 : 1, soon()); });
   });
 }
