@@ -126,6 +126,12 @@ TEST_F(SvgTest, BasePathWithoutGemmClaimsNoOverlap) {
   EXPECT_TRUE(has_text(picture, "all-reduce 1.00 ms"));
 }
 
+TEST_F(SvgTest, TransferThatTookNoTimeHasNoShare) {
+  const std::vector<SvgElement> picture = draw(
+      {{0, "w", Activity::kGemm, "", 0, 1'000'000}, {0, "copy", Activity::kScatter, "", 500, 500}});
+  EXPECT_TRUE(has_text(picture, "scatter 0 ms"));
+}
+
 TEST_F(SvgTest, EachActivityHasItsOwnColour) {
   std::vector<TimelineEvent> events;
   for (int i = 0; i < kActivityCount; ++i) {
@@ -166,6 +172,14 @@ TEST_F(SvgTest, ShortEventIsStillVisible) {
   ASSERT_EQ(bars.size(), 2U);
   EXPECT_EQ(bars[1].tooltip, "wait 0.000001 ms from 1000 ms");
   EXPECT_GE(bars[1].width, 1.0);
+}
+
+TEST_F(SvgTest, ShortEventIsDrawnOverItsNeighbours) {
+  const std::vector<SvgBar> bars = bars_of(draw({{0, "w", Activity::kWait, "", 0, 500'000},
+                                                 {0, "w", Activity::kGemm, "", 500'000, 500'001},
+                                                 {0, "w", Activity::kWait, "", 500'001, 900'000}}));
+  ASSERT_EQ(bars.size(), 3U);
+  EXPECT_EQ(bars.back().tooltip, "gemm 0.000001 ms from 0.500 ms");
 }
 
 TEST_F(SvgTest, StaysSmallForManyEvents) {
