@@ -212,6 +212,9 @@ TEST_F(SvgTest, LongLaneNameIsCutAndItsTooltipIsWhole) {
 
 TEST_F(SvgTest, SameTimelineGivesTheSameBytes) {
   std::vector<TimelineEvent> events = sample_timeline({});
+  TimelineEvent twin = events.front();
+  twin.label = "at the same time";
+  events.push_back(twin);
   draw(events);
   const std::string first = bytes();
   std::reverse(events.begin(), events.end());  // the order of recording is chance

@@ -31,7 +31,8 @@ void check(const TimelineEvent& event) {
 bool in_order(const TimelineEvent& a, const TimelineEvent& b) {
   if (a.rank != b.rank) return a.rank < b.rank;
   if (a.lane != b.lane) return natural_less(a.lane, b.lane);
-  return std::tie(a.begin_ns, a.end_ns) < std::tie(b.begin_ns, b.end_ns);
+  return std::tie(a.begin_ns, a.end_ns, a.activity, a.label) <
+         std::tie(b.begin_ns, b.end_ns, b.activity, b.label);
 }
 
 }  // namespace

@@ -32,7 +32,8 @@ class Timeline {
   // Takes all of `events` or, when one of them is impossible (it ends before it begins, its rank is
   // negative, its lane has no name), none: throws Error(kInvalidArgument).
   void add(std::vector<TimelineEvent> events);
-  // Sorted by rank, lane, begin. Numbers in lane names sort as numbers: "worker 2", "worker 10".
+  // Sorted by rank, lane, begin, then the rest: the order of adding, which is chance, does not
+  // show. Numbers in lane names sort as numbers: "worker 2", "worker 10".
   std::vector<TimelineEvent> events() const;
 
  private:
