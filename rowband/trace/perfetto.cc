@@ -1,4 +1,5 @@
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "rowband/base/fail.h"
 #include "rowband/trace/lanes.h"

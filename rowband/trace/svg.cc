@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include "rowband/base/fail.h"
 #include "rowband/trace/marks.h"
