@@ -7,8 +7,7 @@
 
 namespace rowband {
 
-// "a zip archive (...)" when the first bytes give it away;
-// "" when they do not.
+// "a zip archive (...)" when the first bytes give it away, "" when they do not.
 std::string what_it_looks_like(std::span<const std::byte> bytes);
 
 }  // namespace rowband

@@ -34,8 +34,9 @@ std::vector<std::string> near_names(std::string_view wanted, std::span<const std
   std::vector<std::pair<std::size_t, const std::string*>> near;
   for (const std::string& name : names) {
     const std::string_view candidate = std::string_view(name).substr(0, kLongest);
-    const auto [shorter, longer] = std::minmax(candidate.size(), wanted.size());
-    if (longer - shorter > farthest) continue;
+    const auto longer = std::max(candidate.size(), wanted.size());
+    // The distance is at least the difference of the lengths, and cheap to rule out by it.
+    if (longer - std::min(candidate.size(), wanted.size()) > farthest) continue;
     const std::size_t distance = edit_distance(wanted, candidate);
     if (distance <= farthest) near.emplace_back(distance, &name);
   }

@@ -179,7 +179,7 @@ TEST(Safetensors, ShapesMustBeWholeNonNegativeAndNotOverflow) {
                  {"9223372036854775808"});
   expect_refused(safetensors(one_tensor("F32", "[99999999999999999999]", "[0,4]"), "1234"),
                  {"99999999999999999999"});
-  // 2^32 * 2^32 * 4 bytes wraps to 0 in 64 bits, 2^30 * 2^32 * 4 + 4 style sums to the right size.
+  // Both sizes would wrap to 0, which is what data_offsets says.
   expect_refused(safetensors(one_tensor("F32", "[4294967296,4294967296]", "[0,0]")), {"overflows"});
   expect_refused(safetensors(one_tensor("F8_E4M3", "[4611686018427387904,4]", "[0,0]")),
                  {"overflows"});
