@@ -49,6 +49,10 @@ class FusedExecutor {
   // Error(kPoisoned) with that reason, on every rank.
   virtual const Bf16* run(const FusedCall& call) = 0;
 
+  // In place of run(), when this rank's arguments are bad: the call counts, and peers that did
+  // begin it fail at once instead of waiting. If every rank refuses alike, nothing is lost.
+  virtual void refuse() = 0;
+
   virtual const WindowLayout& window() const = 0;
   virtual std::int64_t calls() const = 0;  // begun so far
   // True when [begin, begin + bytes) touches this rank's part of the window.
@@ -66,6 +70,9 @@ class Engine {
 
   // Fills in the tile shape and the default transport that this engine measured best.
   virtual PlanSpec with_tiles(PlanSpec spec) const = 0;
+
+  // Bytes of symmetric memory that each rank holds for this spec. Throws Error(kInvalidArgument).
+  virtual std::int64_t window_bytes(const PlanSpec& spec) const = 0;
 
   // "" or why this machine cannot hold `window_bytes` per rank now, with needed and free bytes.
   virtual std::string why_no_room(std::int64_t window_bytes, int world,

@@ -1,5 +1,5 @@
-// The fusion policy: fuse a call, or decline and say why. Decided from values that are the same on all
-// ranks, before anything is launched. `rowband plan` and the layer ask the same function.
+// The fusion policy: fuse a call, or decline and say why. Decided from values that are the same on
+// all ranks, before anything is launched. `rowband plan` and the layer ask the same function.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ struct FusionPolicy {
   double min_fill = 0.5;       // in 0..1, see fill()
 };
 
-// Rows divided by W times the largest band's tile height sum: 1 when all bands are equally full, 1/W when
-// one rank owns everything. 1 for M = 0.
+// M / (W * rows of the largest band): 1 when all bands are equally long, 1 / W when one rank owns
+// everything, since the largest band's owner reduces and sends while the others wait. 1 for M = 0.
 double fill(const PlanSpec& spec, std::int64_t rows);
 
 struct Verdict {

@@ -50,12 +50,13 @@ struct LayerCounters {
 
 class RowParallelLinear {
  public:
-  // Collective. Takes this rank's slice of the weight; bias is empty or [N], equal on all ranks. When
-  // the policy is enabled but the fused op cannot be made, that is logged with its reason and every
-  // call is declined, on all ranks alike; other errors are thrown on every rank.
-  // `comm` must outlive the layer.
-  static std::unique_ptr<RowParallelLinear> create(Communicator& comm, std::shared_ptr<Engine> engine,
-                                                   Fp8Weight weight, std::vector<Bf16> bias,
+  // Collective. Takes this rank's slice of the weight; bias is empty or [N], equal on all ranks.
+  // When the policy is enabled but the fused op cannot be made, that is logged with its reason and
+  // every call is declined, on all ranks alike; other errors are thrown on every rank. `comm` must
+  // outlive the layer.
+  static std::unique_ptr<RowParallelLinear> create(Communicator& comm,
+                                                   std::shared_ptr<Engine> engine, Fp8Weight weight,
+                                                   std::vector<Bf16> bias,
                                                    const LayerOptions& options);
   ~RowParallelLinear();
 
@@ -78,10 +79,10 @@ class RowParallelLinear {
   RowParallelLinear(Communicator& comm, std::shared_ptr<Engine> engine, Fp8Weight weight,
                     std::vector<Bf16> bias, const LayerOptions& options);
   void make_op();
-  void check_arguments(const Bf16* x, std::int64_t rows, std::int64_t x_row_stride,
-                       const Bf16* out) const;
-  ActivationView quantize(const Bf16* x, std::int64_t rows, std::int64_t x_row_stride,
-                          Timeline* timeline);
+  std::string why_bad_arguments(const Bf16* x, std::int64_t rows, std::int64_t x_row_stride,
+                                const Bf16* out) const;
+  ActivationView quantize(const Bf16* x, std::int64_t rows, std::int64_t x_row_stride);
+  const Bf16* bias() const { return bias_.empty() ? nullptr : bias_.data(); }
   Output base_path(const ActivationView& x, Bf16* out, Timeline* timeline);
   Output checked_fused(const ActivationView& x, Bf16* out, Timeline* timeline);
   void count(const Verdict& verdict, std::int64_t rows);

@@ -1,4 +1,5 @@
-// GemmAllReduce: out = sum over ranks of x_r * w_r^T (+ bias once), on every rank, in one fused call.
+// GemmAllReduce: out = sum over ranks of x_r * w_r^T (+ bias once), on every rank, in one fused
+// call.
 #pragma once
 
 #include <chrono>
@@ -35,14 +36,15 @@ struct Output {
   std::int64_t cols = 0;
 };
 
-// One rank's end of a group of W. Not thread-safe: one call at a time per rank, in the same order on
-// all ranks.
+// One rank's end of a group of W. Not thread-safe: one call at a time per rank, in the same order
+// on all ranks.
 class GemmAllReduce {
  public:
   // The spec that these options give on this engine in a world of `world`.
   static PlanSpec plan_spec(const Engine& engine, const GemmAllReduceOptions& options, int world);
   // Bytes of symmetric memory that each rank will hold. Throws Error(kInvalidArgument).
-  static std::int64_t window_bytes(const Engine& engine, const GemmAllReduceOptions& options, int world);
+  static std::int64_t window_bytes(const Engine& engine, const GemmAllReduceOptions& options,
+                                   int world);
 
   // Collective. All ranks get the op, or all get the same error, with each failing rank's reason:
   // kInvalidArgument (nothing was allocated), kDisagreement (nothing was allocated), kOutOfMemory,
@@ -52,24 +54,27 @@ class GemmAllReduce {
                                                const GemmAllReduceOptions& options);
   ~GemmAllReduce();
 
-  // "" when run() takes these operands; otherwise why not. This is run()'s own check: a call that it
-  // accepts is executed, one that it refuses throws this text.
-  std::string why_not(const ActivationView& x, const WeightView& w, const Bf16* out = nullptr) const;
+  // "" when run() takes these operands; otherwise why not. This is run()'s own check: a call that
+  // it accepts is executed, one that it refuses throws this text.
+  std::string why_not(const ActivationView& x, const WeightView& w,
+                      const Bf16* out = nullptr) const;
   // The same for the number of rows alone: equal on all ranks, so that a caller may decide by it.
   std::string why_not_rows(std::int64_t rows) const;
   bool supports(std::int64_t rows) const { return why_not_rows(rows).empty(); }
 
   // Collective. `bias` is null or [cols]; equal on all ranks. Without `out` the result lies in an
   // output slot of the window; with it, it is copied to [rows, cols] there. `out` may alias neither
-  // operands nor the window. A rank that refuses its arguments tells its peers, so that none waits for
-  // it; if all refuse alike the op stays usable.
-  // Throws Error(kInvalidArgument) with why_not; (kDisagreement) naming the ranks' M; (kDeadline),
-  // (kPeerLost), (kPoisoned).
+  // operands nor the window. A rank that refuses its arguments tells its peers, so that none waits
+  // for it; if all refuse alike the op stays usable. Throws Error(kInvalidArgument) with why_not;
+  // (kDisagreement) naming the ranks' M; (kDeadline), (kPeerLost), (kPoisoned).
   Output run(const ActivationView& x, const WeightView& w, const Bf16* bias = nullptr,
              Bf16* out = nullptr, Timeline* timeline = nullptr);
 
-  // Collective. Calls with known answers that depend on rank, row and call, checked to the bit on every
-  // rank; run by create() unless switched off. Throws Error(kCorrupted) on every rank alike.
+  // Local. In place of run() when this rank cannot make the call: it counts as a refused one.
+  void refuse();
+
+  // Collective. Calls with known answers that depend on rank, row and call, checked to the bit on
+  // every rank; run by create() unless switched off. Throws Error(kCorrupted) on every rank alike.
   void self_test();
 
   // Ends the transports and lets the window go. Local and idempotent; later calls throw. A rank may

@@ -51,6 +51,10 @@ class HostEngine final : public Engine {
     return spec;
   }
 
+  std::int64_t window_bytes(const PlanSpec& spec) const override {
+    return plan_window(spec, Window::control_bytes(spec.world, spec.chunks)).bytes;
+  }
+
   std::string why_no_room(std::int64_t window_bytes, int world,
                           const FaultHooks* faults) const override {
     const std::int64_t available = faults != nullptr && faults->available_bytes

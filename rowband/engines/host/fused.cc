@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <exception>
@@ -15,6 +16,8 @@
 
 namespace rowband::host {
 namespace {
+
+constexpr std::chrono::nanoseconds kGatherGrace = std::chrono::seconds(1);
 
 std::string label(int band, int chunk, Range rows) {
   return fmt::format("band {} chunk {} rows {}..{}", band, chunk, rows.begin, rows.end - 1);
@@ -37,10 +40,10 @@ struct HostFused::InFlight {
            std::chrono::nanoseconds budget, int workers)
       : call(c),
         number(number_),
-        epoch(epoch_of(number_)),
         plan(spec, c.x.rows),
         peer_tiles(plan.peer_tiles(rank)),
         deadline(Deadline::after(budget)),
+        gather_deadline(Deadline::after(budget + std::min(budget / 4, kGatherGrace))),
         tiles_left(static_cast<std::size_t>(spec.world * spec.chunks)) {
     for (int owner = 0; owner < spec.world; ++owner) {
       for (int chunk = 0; chunk < plan.chunks(owner); ++chunk) {
@@ -68,10 +71,12 @@ struct HostFused::InFlight {
 
   const FusedCall& call;
   const std::int64_t number;
-  const std::uint32_t epoch;
   const CallPlan plan;
   const std::int64_t peer_tiles;
   const Deadline deadline;
+  // An owner whose results do not come is mostly waiting for a partial itself: whoever waits for
+  // that partial should speak first and name the rank at fault.
+  const Deadline gather_deadline;
   std::vector<std::pair<int, int>> arrivals;          // (owner, chunk)
   std::vector<std::atomic<std::int64_t>> tiles_left;  // [owner][chunk]
   std::atomic<std::int64_t> next_task{0};             // tiles in plan order, then arrivals
@@ -120,7 +125,7 @@ const Bf16* HostFused::run(const FusedCall& call) {
   const std::int64_t number = next_call_++;
   inject_before(number);
   InFlight flight(call, spec_, rank_, number, options_.deadline, pool_.threads());
-  window_.publish_card(flight.epoch, call.x.rows);
+  window_.publish_card(flight.number, call.x.rows);
   pool_.run([&](int worker) { work(flight, worker); });
   if (copy_engine_ && flight.failed) copy_engine_->cancel();
   if (copy_engine_ && (flight.failed || call.timeline != nullptr)) copy_engine_->drain();
@@ -154,7 +159,7 @@ void HostFused::work(InFlight& flight, int worker) {
       // Rule 2: only from here on may anything wait for a peer.
       if (!peers_agree) {
         if (flight.number == faults_.kill_in_call) kill(getpid(), SIGKILL);
-        window_.await_cards(flight.epoch, flight.call.x.rows, flight.deadline);
+        window_.await_cards(flight.number, flight.call.x.rows, flight.deadline);
         peers_agree = true;
       }
       if (task >= tasks) return;
@@ -309,8 +314,8 @@ void HostFused::do_arrival(InFlight& flight, int owner, int chunk, int worker) {
 }
 
 void HostFused::send(InFlight& flight, const Chunk& chunk, std::vector<Piece> pieces, int worker) {
-  const auto move_and_publish = [this, chunk, pieces = std::move(pieces), number = flight.number,
-                                 epoch = flight.epoch](Recorder& lane) {
+  const auto move_and_publish = [this, chunk, pieces = std::move(pieces),
+                                 number = flight.number](Recorder& lane) {
     inject_before_hand_over();
     if (!pieces.empty() && moves_bytes(number)) {
       const bool scatter = chunk.leg == Leg::kScatter;
@@ -328,7 +333,7 @@ void HostFused::send(InFlight& flight, const Chunk& chunk, std::vector<Piece> pi
           });
     }
     if (number >= faults_.drop_transfers_from) return;
-    window_.publish(chunk.leg, chunk.peer, chunk.index, epoch);
+    window_.publish(chunk.leg, chunk.peer, chunk.index, number);
   };
   if (direct()) {
     move_and_publish(*flight.lanes[worker]);
@@ -338,11 +343,14 @@ void HostFused::send(InFlight& flight, const Chunk& chunk, std::vector<Piece> pi
 }
 
 void HostFused::await(InFlight& flight, Leg leg, int peer, int chunk, int worker) {
-  if (window_.arrived(leg, peer, chunk, flight.epoch)) return;
+  if (window_.arrived(leg, peer, chunk, flight.number)) return;
   flight.lanes[worker]->measure(
       Activity::kWait,
       [&] { return fmt::format("{}: chunk {} from rank {}", leg_name(leg), chunk, peer); },
-      [&] { window_.await(leg, peer, chunk, flight.epoch, flight.deadline); });
+      [&] {
+        window_.await(leg, peer, chunk, flight.number,
+                      leg == Leg::kScatter ? flight.deadline : flight.gather_deadline);
+      });
 }
 
 std::int64_t HostFused::output_row(std::int64_t call, std::int64_t row) const {

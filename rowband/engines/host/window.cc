@@ -103,9 +103,9 @@ Window::Flag& Window::flag(int at_rank, Leg leg, int from, int chunk) const {
   return flags[((leg == Leg::kGather ? world_ : 0) + from) * chunks_ + chunk];
 }
 
-Window::Card& Window::card(int at_rank, int from, std::uint32_t epoch) const {
+Window::Card& Window::card(int at_rank, int from, std::int64_t call) const {
   Card* cards = reinterpret_cast<Card*>(&flag(at_rank, Leg::kGather, world_, 0));
-  return cards[2 * from + static_cast<int>(epoch % 2)];
+  return cards[2 * from + static_cast<int>(call % 2)];
 }
 
 Window::Failure& Window::failure_slot(int at_rank, int from) const {
@@ -120,17 +120,17 @@ void Window::ring(int at_rank) {
   if (b.sleepers.load() != 0) futex_wake_all(b.rings);
 }
 
-void Window::publish(Leg leg, int peer, int chunk, std::uint32_t epoch) {
-  flag(peer, leg, rank_, chunk).epoch.store(epoch, std::memory_order_release);
+void Window::publish(Leg leg, int peer, int chunk, std::int64_t call) {
+  flag(peer, leg, rank_, chunk).epoch.store(epoch_of(call), std::memory_order_release);
   ring(peer);
 }
 
-void Window::publish_card(std::uint32_t epoch, std::int64_t rows) {
+void Window::publish_card(std::int64_t call, std::int64_t rows) {
   for (int step = 1; step < world_; ++step) {
     const int peer = (rank_ + step) % world_;
-    Card& c = card(peer, rank_, epoch);
+    Card& c = card(peer, rank_, call);
     c.rows.store(rows, std::memory_order_relaxed);
-    c.epoch.store(epoch, std::memory_order_release);
+    c.epoch.store(epoch_of(call), std::memory_order_release);
     ring(peer);
   }
 }
@@ -199,27 +199,38 @@ void Window::wait_for(int peer, Deadline deadline, const Ready& ready, const Wha
   }
 }
 
-bool Window::arrived(Leg leg, int peer, int chunk, std::uint32_t epoch) const {
-  return flag(rank_, leg, peer, chunk).epoch.load(std::memory_order_acquire) == epoch;
+bool Window::arrived(Leg leg, int peer, int chunk, std::int64_t call) const {
+  return flag(rank_, leg, peer, chunk).epoch.load(std::memory_order_acquire) == epoch_of(call);
 }
 
-void Window::await(Leg leg, int peer, int chunk, std::uint32_t epoch, Deadline deadline) {
+void Window::await(Leg leg, int peer, int chunk, std::int64_t call, Deadline deadline) {
   wait_for(
-      peer, deadline, [&] { return arrived(leg, peer, chunk, epoch); },
+      peer, deadline, [&] { return arrived(leg, peer, chunk, call); },
       [&] {
-        return fmt::format("chunk {} of rank {} ({} leg, epoch {})", chunk, peer, leg_name(leg),
-                           epoch);
+        return fmt::format("chunk {} of rank {} ({} leg, call {})", chunk, peer, leg_name(leg),
+                           call);
       });
 }
 
-void Window::await_cards(std::uint32_t epoch, std::int64_t rows, Deadline deadline) {
+void Window::await_cards(std::int64_t call, std::int64_t rows, Deadline deadline) {
   for (int step = 1; step < world_; ++step) {
     const int peer = (rank_ + step) % world_;
-    const Card& c = card(rank_, peer, epoch);
+    const Card& c = card(rank_, peer, call);
+    // Only a peer that refused this call can be beyond it.
+    const auto beyond = [&] {
+      return static_cast<std::int32_t>(c.epoch.load(std::memory_order_acquire) - epoch_of(call));
+    };
     wait_for(
-        peer, deadline, [&] { return c.epoch.load(std::memory_order_acquire) == epoch; },
-        [&] { return fmt::format("rank {} to begin the call of epoch {}", peer, epoch); });
-    if (const std::int64_t theirs = c.rows.load(std::memory_order_relaxed); theirs != rows) {
+        peer, deadline,
+        [&] { return c.epoch.load(std::memory_order_acquire) != 0 && beyond() >= 0; },
+        [&] { return fmt::format("rank {} to begin call {}", peer, call); });
+    const std::int64_t theirs = beyond() > 0 ? kRefused : c.rows.load(std::memory_order_relaxed);
+    if (theirs == kRefused) {
+      fail(ErrorCode::kDisagreement,
+           "rank {} refused this call (its own error says why); rank {} passed M={}", peer, rank_,
+           rows);
+    }
+    if (theirs != rows) {
       fail(ErrorCode::kDisagreement,
            "the ranks passed different M to one call: {} on rank {}, {} on rank {}", rows, rank_,
            theirs, peer);

@@ -30,6 +30,9 @@ constexpr std::uint32_t epoch_of(std::int64_t call) {
   return static_cast<std::uint32_t>((call - 1) % 0xFFFFFFFFll + 1);
 }
 
+// In place of the rows of a call that a rank does not take part in.
+inline constexpr std::int64_t kRefused = -1;
+
 class Window {
  public:
   // Collective. Throws Error(kOutOfMemory) on every rank when any cannot allocate; `failure`
@@ -49,20 +52,20 @@ class Window {
   // --- what this rank tells its peers
   // -------------------------------------------------------------- `chunk` of the leg is complete
   // in `peer`'s part: a partial of this rank's, or its result.
-  void publish(Leg leg, int peer, int chunk, std::uint32_t epoch);
-  // This rank has begun a call with `rows` rows.
-  void publish_card(std::uint32_t epoch, std::int64_t rows);
+  void publish(Leg leg, int peer, int chunk, std::int64_t call);
+  // This rank has begun a call with `rows` rows, or kRefused it.
+  void publish_card(std::int64_t call, std::int64_t rows);
   // This rank's calls are over; every wait of every rank ends with `reason`.
   void report_failure(const std::string& reason);
 
   // --- what this rank waits for
   // ---------------------------------------------------------------------
-  bool arrived(Leg leg, int peer, int chunk, std::uint32_t epoch) const;
+  bool arrived(Leg leg, int peer, int chunk, std::int64_t call) const;
   // Throws Error(kDeadline | kPeerLost | kPoisoned).
-  void await(Leg leg, int peer, int chunk, std::uint32_t epoch, Deadline deadline);
+  void await(Leg leg, int peer, int chunk, std::int64_t call, Deadline deadline);
   // Every peer has begun the same call with the same rows; else Error(kDisagreement) with both
   // numbers.
-  void await_cards(std::uint32_t epoch, std::int64_t rows, Deadline deadline);
+  void await_cards(std::int64_t call, std::int64_t rows, Deadline deadline);
   // A peer's reason, "" while none failed.
   std::string failure() const;
   // Ends the waits of all threads of this rank, for good.
@@ -79,7 +82,7 @@ class Window {
   struct Failure;
   struct Bell;
   Flag& flag(int at_rank, Leg leg, int from, int chunk) const;
-  Card& card(int at_rank, int from, std::uint32_t epoch) const;
+  Card& card(int at_rank, int from, std::int64_t call) const;
   Failure& failure_slot(int at_rank, int from) const;
   Bell& bell(int at_rank) const;
   void ring(int at_rank);

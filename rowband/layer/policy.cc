@@ -1,0 +1,58 @@
+#include "rowband/layer/policy.h"
+
+#include <algorithm>
+
+#include "rowband/base/fail.h"
+
+namespace rowband {
+
+std::string_view decision_name(Decision decision) {
+  switch (decision) {
+    case Decision::kFuse:
+      return "fuse";
+    case Decision::kDisabled:
+      return "disabled";
+    case Decision::kUnavailable:
+      return "unavailable";
+    case Decision::kTooManyRows:
+      return "too_many_rows";
+    case Decision::kTooFewRows:
+      return "too_few_rows";
+    case Decision::kLowFill:
+      return "low_fill";
+  }
+  return "unknown";
+}
+
+double fill(const PlanSpec& spec, std::int64_t rows) {
+  if (rows == 0) return 1;
+  const CallPlan plan(spec, rows);
+  std::int64_t largest = 0;
+  for (int owner = 0; owner < spec.world; ++owner) {
+    largest = std::max(largest, plan.band(owner).size());
+  }
+  return static_cast<double>(rows) / static_cast<double>(spec.world * largest);
+}
+
+Verdict decide(const FusionPolicy& policy, const PlanSpec& spec, std::int64_t rows) {
+  if (!policy.enabled) {
+    return {Decision::kDisabled, "fusion is off; ROWBAND_FUSE=1 turns it on"};
+  }
+  if (rows > spec.max_rows) {
+    return {Decision::kTooManyRows,
+            fmt::format("M={} rows are more than the capacity of {} rows (max_rows)", rows,
+                        spec.max_rows)};
+  }
+  if (rows < policy.min_rows) {
+    return {Decision::kTooFewRows,
+            fmt::format("M={} rows are fewer than min_rows={} rows", rows, policy.min_rows)};
+  }
+  if (const double full = fill(spec, rows); full < policy.min_fill) {
+    return {Decision::kLowFill,
+            fmt::format("M={} rows fill {:.3f} of the bands, less than min_fill={}", rows, full,
+                        policy.min_fill)};
+  }
+  return {};
+}
+
+}  // namespace rowband

@@ -1,0 +1,201 @@
+#include "rowband/layer/row_parallel_linear.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "rowband/base/fail.h"
+#include "rowband/numerics/reference.h"
+
+namespace rowband {
+namespace {
+
+std::span<const Bf16> values(const Output& y) {
+  return {y.data, static_cast<std::size_t>(y.rows * y.cols)};
+}
+
+GemmAllReduceOptions op_options(const LayerOptions& o, const Fp8Weight& weight) {
+  return {.max_rows = o.max_rows,
+          .cols = weight.cols,
+          .depth = weight.depth,
+          .wire = o.wire,
+          .transport = o.transport,
+          .gather_scale = o.gather_scale,
+          .chunks = o.chunks,
+          // The check runs the fused path twice, and the caller may still read the result before.
+          .slots = o.slots + (o.debug_check ? 1 : 0),
+          .deadline = o.deadline,
+          .faults = o.faults};
+}
+
+std::string why_bad(const LayerOptions& o, const Fp8Weight& w, const std::vector<Bf16>& bias) {
+  if (o.slots < 1) return fmt::format("slots={}: must be at least 1", o.slots);
+  if (o.deadline <= std::chrono::nanoseconds(0)) return "the deadline must be more than 0 s";
+  if (o.policy.min_rows < 0)
+    return fmt::format("min_rows={}: must be 0 or more", o.policy.min_rows);
+  if (!(o.policy.min_fill >= 0 && o.policy.min_fill <= 1)) {
+    return fmt::format("min_fill={}: must lie in 0..1", o.policy.min_fill);
+  }
+  if (!bias.empty() && static_cast<std::int64_t>(bias.size()) != w.cols) {
+    return fmt::format("the bias has {} elements, the weight N={} columns", bias.size(), w.cols);
+  }
+  if (auto why = why_not_valid(w.view()); !why.empty()) return why;
+  return why_scales_not_valid(w.view());
+}
+
+}  // namespace
+
+RowParallelLinear::RowParallelLinear(Communicator& comm, std::shared_ptr<Engine> engine,
+                                     Fp8Weight weight, std::vector<Bf16> bias,
+                                     const LayerOptions& options)
+    : comm_(comm),
+      engine_(std::move(engine)),
+      weight_(std::move(weight)),
+      bias_(std::move(bias)),
+      options_(options),
+      spec_(GemmAllReduce::plan_spec(*engine_, op_options(options_, weight_), comm.size())) {}
+
+RowParallelLinear::~RowParallelLinear() { close(); }
+
+std::unique_ptr<RowParallelLinear> RowParallelLinear::create(Communicator& comm,
+                                                             std::shared_ptr<Engine> engine,
+                                                             Fp8Weight weight,
+                                                             std::vector<Bf16> bias,
+                                                             const LayerOptions& options) {
+  std::unique_ptr<RowParallelLinear> layer(
+      new RowParallelLinear(comm, std::move(engine), std::move(weight), std::move(bias), options));
+  const auto deadline = [&] { return Deadline::after(options.deadline); };
+  agree_on_success(comm, "RowParallelLinear", why_bad(options, layer->weight_, layer->bias_),
+                   ErrorCode::kInvalidArgument, deadline());
+  agree_on_values(comm, "RowParallelLinear",
+                  {{"N", std::to_string(layer->weight_.cols)},
+                   {"K per rank", std::to_string(layer->weight_.depth)},
+                   {"bias", layer->bias_.empty() ? "none" : "given"},
+                   {"fuse", options.policy.enabled ? "on" : "off"},
+                   {"min_rows", std::to_string(options.policy.min_rows)},
+                   {"min_fill", std::to_string(options.policy.min_fill)},
+                   {"debug check", options.debug_check ? "on" : "off"}},
+                  deadline());
+  layer->base_slots_.resize(static_cast<std::size_t>(options.slots));
+  if (options.policy.enabled) layer->make_op();
+  return layer;
+}
+
+// A machine that cannot give the window, or a transport that moves nothing, is a reason to decline;
+// it is the same on all ranks. Disagreement, a lost peer or a passed deadline is not: it would hit
+// the base path as well.
+void RowParallelLinear::make_op() {
+  try {
+    op_ = GemmAllReduce::create(comm_, engine_, op_options(options_, weight_));
+  } catch (const Error& error) {
+    const auto code = error.code();
+    if (code != ErrorCode::kOutOfMemory && code != ErrorCode::kUnavailable &&
+        code != ErrorCode::kCorrupted && code != ErrorCode::kInvalidArgument) {
+      throw;
+    }
+    unavailable_ = error.what();
+  }
+}
+
+Verdict RowParallelLinear::verdict(std::int64_t rows) const {
+  if (!unavailable_.empty()) {
+    return {Decision::kUnavailable,
+            fmt::format("the fused op could not be made: {}", unavailable_)};
+  }
+  return decide(options_.policy, spec_, rows);
+}
+
+void RowParallelLinear::count(const Verdict& verdict, std::int64_t rows) {
+  std::int64_t& calls = counters_.calls[static_cast<std::size_t>(verdict.decision)];
+  if (++calls == 1 && verdict.decision != Decision::kFuse && comm_.rank() == 0) {
+    spdlog::info("rowband: declined, {}: {} (logged once; the counters go on)",
+                 decision_name(verdict.decision), verdict.reason);
+  }
+  if (!options_.shape_log) return;
+  LayerCounters::Shape& shape = counters_.shapes[rows];
+  ++(verdict.decision == Decision::kFuse ? shape.fused : shape.declined);
+}
+
+std::string RowParallelLinear::why_bad_arguments(const Bf16* x, std::int64_t rows,
+                                                 std::int64_t x_row_stride, const Bf16* out) const {
+  if (closed_) return "the layer has been closed";
+  if (rows < 0) return fmt::format("M={} rows: must be 0 or more", rows);
+  if (rows == 0) return "";
+  if (x == nullptr) return fmt::format("x is null, M={} rows", rows);
+  if (x_row_stride < weight_.depth) {
+    return fmt::format("x_row_stride={}: must be at least K={}", x_row_stride, weight_.depth);
+  }
+  const Bf16* x_end = x + (rows - 1) * x_row_stride + weight_.depth;
+  const std::less<const Bf16*> before;
+  if (out != nullptr && before(out, x_end) && before(x, out + rows * weight_.cols)) {
+    return "out overlaps x: give other memory, or none";
+  }
+  return "";
+}
+
+ActivationView RowParallelLinear::quantize(const Bf16* x, std::int64_t rows,
+                                           std::int64_t x_row_stride) {
+  const std::int64_t depth = weight_.depth, blocks = depth / kScaleBlock;
+  if (static_cast<std::int64_t>(codes_.size()) < rows * depth) {
+    codes_.resize(static_cast<std::size_t>(rows * depth));
+    scales_.resize(static_cast<std::size_t>(rows * blocks));
+  }
+  engine_->quantize(x, rows, depth, x_row_stride, options_.activation_scales, codes_.data(),
+                    scales_.data());
+  return {codes_.data(), rows, depth, depth, scales_.data(), blocks, 1};
+}
+
+Output RowParallelLinear::forward(const Bf16* x, std::int64_t rows, std::int64_t x_row_stride,
+                                  Bf16* out, Timeline* timeline) {
+  if (const std::string why = why_bad_arguments(x, rows, x_row_stride, out); !why.empty()) {
+    if (op_) op_->refuse();  // so that peers that did begin the call do not wait for this rank
+    fail(ErrorCode::kInvalidArgument, "{}", why);
+  }
+  const Verdict verdict = this->verdict(rows);
+  count(verdict, rows);
+  const ActivationView view = quantize(x, rows, x_row_stride);
+  if (verdict.decision != Decision::kFuse) return base_path(view, out, timeline);
+  if (options_.debug_check) return checked_fused(view, out, timeline);
+  return op_->run(view, weight_.view(), bias(), out, timeline);
+}
+
+Output RowParallelLinear::base_path(const ActivationView& x, Bf16* out, Timeline* timeline) {
+  const std::int64_t count = x.rows * weight_.cols;
+  if (out == nullptr) {
+    std::vector<Bf16>& slot = base_slots_[next_base_slot_++ % base_slots_.size()];
+    if (static_cast<std::int64_t>(slot.size()) < count)
+      slot.resize(static_cast<std::size_t>(count));
+    out = slot.data();
+  }
+  // The bias is added once: by rank 0, before the sum.
+  engine_->gemm(x, weight_.view(), comm_.rank() == 0 ? bias() : nullptr, out, timeline);
+  comm_.all_reduce(out, count, Deadline::after(options_.deadline));
+  return {out, x.rows, weight_.cols};
+}
+
+Output RowParallelLinear::checked_fused(const ActivationView& x, Bf16* out, Timeline* timeline) {
+  const Output again = op_->run(x, weight_.view(), bias(), nullptr, nullptr);
+  const Output fused = op_->run(x, weight_.view(), bias(), out, timeline);
+  std::vector<Bf16> base(values(fused).size());
+  base_path(x, base.data(), nullptr);
+  spdlog::info(
+      "rowband: debug check, rank {}, M={}: relative L2 of fused against base {:.3e}, of fused "
+      "against itself {:.3e}",
+      comm_.rank(), x.rows, relative_l2(values(fused), base),
+      relative_l2(values(again), values(fused)));
+  return fused;
+}
+
+void RowParallelLinear::close() {
+  if (std::exchange(closed_, true)) return;
+  if (op_) op_->close();
+  if (!options_.shape_log || comm_.rank() != 0) return;
+  for (const auto& [rows, shape] : counters_.shapes) {
+    spdlog::info("rowband: shape log, N={} K={}: M={} fused {} declined {}", weight_.cols,
+                 weight_.depth, rows, shape.fused, shape.declined);
+  }
+}
+
+}  // namespace rowband

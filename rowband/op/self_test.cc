@@ -1,0 +1,90 @@
+// The proof that bytes move: calls whose answers are known to the bit and differ by rank, row and
+// call, so that stale, missing or misplaced bytes cannot pass.
+#include <algorithm>
+#include <vector>
+
+#include "rowband/base/fail.h"
+#include "rowband/numerics/quantize.h"
+#include "rowband/op/gemm_all_reduce.h"
+
+namespace rowband {
+namespace {
+
+constexpr std::int64_t kDepth = kScaleBlock;  // one block: the transport is on trial, not the GEMM
+
+// 1, 2 or 3: 64 ranks' sum times kDepth times 2 is exact in bf16. Mixed, so that no sum over the
+// ranks repeats from one call to the next.
+int activation(int rank, std::int64_t row, int round) {
+  std::uint64_t h = static_cast<std::uint64_t>(row) * 0x9E3779B97F4A7C15u +
+                    static_cast<std::uint64_t>(rank * 131 + round * 8191 + 1) * 0xD1B54A32D192ED03u;
+  h = (h ^ (h >> 29)) * 0xBF58476D1CE4E5B9u;
+  return 1 + static_cast<int>((h >> 33) % 3);
+}
+int weight(std::int64_t col) { return 1 + static_cast<int>(col % 2); }
+
+E4m3 code(int value) { return to_e4m3(static_cast<float>(value)); }
+
+}  // namespace
+
+void GemmAllReduce::self_test() {
+  const std::vector<E4m3> codes = [&] {
+    std::vector<E4m3> all(static_cast<std::size_t>(spec_.cols * kDepth));
+    for (std::int64_t col = 0; col < spec_.cols; ++col) {
+      std::fill_n(all.begin() + col * kDepth, kDepth, code(weight(col)));
+    }
+    return all;
+  }();
+  const std::vector<float> scales(static_cast<std::size_t>(scale_blocks(spec_.cols)), 1.0f);
+  const WeightView w{codes.data(), spec_.cols, kDepth, kDepth, scales.data(), 1, 1};
+
+  // Every chunk of every band, then a short call, and every output slot at least once.
+  const std::int64_t all_chunks = spec_.world * spec_.chunks * spec_.tile_rows;
+  const std::int64_t few = spec_.world * spec_.min_tile_rows + 1;
+  std::string failure;
+  for (int round = 0; round < std::max(3, spec_.slots + 1) && failure.empty(); ++round) {
+    const std::int64_t rows = std::min(spec_.max_rows, round % 2 == 0 ? few : all_chunks);
+    failure = check_one_self_test_call(rows, w, round);
+    try {
+      agree_on_success(comm_,
+                       fmt::format("self-test of transport {}, wire {}",
+                                   transport_name(spec_.transport), wire_name(spec_.wire)),
+                       failure, ErrorCode::kCorrupted, Deadline::after(options_.deadline));
+    } catch (const Error&) {
+      close();
+      throw;
+    }
+  }
+}
+
+std::string GemmAllReduce::check_one_self_test_call(std::int64_t rows, const WeightView& w,
+                                                    int round) {
+  std::vector<E4m3> codes(static_cast<std::size_t>(rows * kDepth));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::fill_n(codes.begin() + row * kDepth, kDepth, code(activation(comm_.rank(), row, round)));
+  }
+  const std::vector<float> scales(static_cast<std::size_t>(rows), 1.0f);
+  const ActivationView x{codes.data(), rows, kDepth, kDepth, scales.data(), 1, 1};
+  const Bf16* got = nullptr;
+  try {
+    got = fused_->run({x, w, nullptr, nullptr});
+  } catch (const Error& error) {
+    return fmt::format("call {} failed: {}", round + 1, error.what());
+  }
+  for (std::int64_t row = 0; row < rows; ++row) {
+    int sum = 0;
+    for (int rank = 0; rank < spec_.world; ++rank) sum += activation(rank, row, round);
+    const Bf16 want[2] = {to_bf16(static_cast<float>(sum * kDepth)),
+                          to_bf16(static_cast<float>(2 * sum * kDepth))};
+    for (std::int64_t col = 0; col < spec_.cols; ++col) {
+      const Bf16 value = got[row * spec_.cols + col];
+      if (value == want[col % 2]) continue;
+      return fmt::format(
+          "call {}, M={}: row {} column {} is {}, should be {}: the transport did not move "
+          "these bytes, or moved them too late",
+          round + 1, rows, row, col, to_float(value), to_float(want[col % 2]));
+    }
+  }
+  return "";
+}
+
+}  // namespace rowband
