@@ -154,7 +154,7 @@ void check_symmetric_memory(Communicator& comm, std::size_t bytes) {
   // theirs.
   if (comm.rank() == 0) memory.reset();
   comm.barrier(soon());
-  if (memory) memory->part(0)[0] = std::byte{1};
+  if (memory) memory->part(0)[comm.rank()] = std::byte{1};
   expect_error(ErrorCode::kInvalidArgument, {"part("}, [&] { second->part(comm.size()); });
 }
 

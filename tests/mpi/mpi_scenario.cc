@@ -1,0 +1,119 @@
+// One rank of a scenario in which something goes wrong; scenarios_test.sh runs it under mpirun.
+// A rank that saw what it should prints "ok" and its rank.
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "rowband/comm/conformance.h"
+#include "rowband/comm/mpi.h"
+
+namespace {
+
+using namespace std::chrono_literals;
+using rowband::Bf16;
+using rowband::Communicator;
+using rowband::Deadline;
+using rowband::ErrorCode;
+using rowband::comm::conformance::expect_error;
+using rowband::comm::conformance::soon;
+using Scenario = std::function<void(std::unique_ptr<Communicator>)>;
+
+void say_ok(int rank, const std::string& what) {
+  std::printf("ok rank %d: %s\n", rank, what.c_str());
+  std::fflush(stdout);
+}
+
+// Holds a window until it is killed.
+void hold(std::unique_ptr<Communicator> comm) {
+  const auto window = comm->allocate_symmetric(4 << 20, soon());
+  window->part(comm->rank())[0] = std::byte{1};
+  comm->barrier(soon());
+  std::printf("pid %d\n", static_cast<int>(getpid()));
+  std::fflush(stdout);
+  for (;;) pause();
+}
+
+// More than a /dev/shm of 64 MiB holds, then a little.
+void overfull(std::unique_ptr<Communicator> comm) {
+  const auto message = expect_error(ErrorCode::kOutOfMemory, {"/dev/shm", "free"},
+                                    [&] { comm->allocate_symmetric(60 << 20, soon()); });
+  comm->allocate_symmetric(1 << 20, soon());
+  say_ok(comm->rank(), message);
+}
+
+// Rank 1 lets go while the others wait for it.
+void gone(std::unique_ptr<Communicator> comm) {
+  const int rank = comm->rank();
+  comm->barrier(soon());
+  if (rank == 1) {
+    comm.reset();
+    say_ok(rank, "let go");
+    return;
+  }
+  say_ok(rank, expect_error(ErrorCode::kPeerLost, {"rank 1 gone (communicator destroyed)"},
+                            [&] { comm->barrier(soon()); }));
+}
+
+// Rank 1 comes too late.
+void late(std::unique_ptr<Communicator> comm) {
+  const int rank = comm->rank();
+  comm->barrier(soon());
+  Bf16 value;
+  if (rank == 1) {
+    std::this_thread::sleep_for(1s);
+    say_ok(rank, expect_error(ErrorCode::kPeerLost, {"gone (failed and gave up)"},
+                              [&] { comm->all_reduce(&value, 1, soon()); }));
+    return;
+  }
+  const auto message = expect_error(ErrorCode::kDeadline, {"0.3 s passed and rank 1 had not come"},
+                                    [&] { comm->all_reduce(&value, 1, Deadline::after(300ms)); });
+  expect_error(ErrorCode::kDeadline, {message}, [&] { comm->barrier(soon()); });
+  say_ok(rank, message);
+  std::this_thread::sleep_for(
+      2s);  // the launcher ends all ranks when one ends without MPI_Finalize
+}
+
+// Rank 1 is killed while the others wait for it. Needs a launcher that lets the others live.
+void killed(std::unique_ptr<Communicator> comm) {
+  const int rank = comm->rank();
+  comm->barrier(soon());
+  if (rank == 1) raise(SIGKILL);
+  const auto message =
+      expect_error(ErrorCode::kPeerLost, {"rank 1 gone (process"}, [&] { comm->barrier(soon()); });
+  if (!comm->peer_alive(1)) say_ok(rank, message);
+  std::this_thread::sleep_for(2s);
+}
+
+// A job that only works, to run beside another.
+void work(std::unique_ptr<Communicator> comm) {
+  rowband::comm::conformance::check_interleaving(*comm, 1000);
+  rowband::comm::conformance::check_symmetric_memory(*comm, 1 << 20);
+  say_ok(comm->rank(), "1000 rounds");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::map<std::string, Scenario> scenarios = {{"hold", hold},     {"overfull", overfull},
+                                                     {"gone", gone},     {"late", late},
+                                                     {"killed", killed}, {"work", work}};
+  const auto scenario = scenarios.find(argc == 2 ? argv[1] : "");
+  if (scenario == scenarios.end()) {
+    std::fprintf(stderr, "usage: mpi_scenario hold|overfull|gone|late|killed|work\n");
+    return 2;
+  }
+  try {
+    scenario->second(rowband::make_mpi_world_communicator());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "FAILED: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
