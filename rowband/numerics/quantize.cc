@@ -13,14 +13,7 @@ namespace {
 
 float to_float(float value) { return value; }
 
-// The formulas proper; the caller has set the float environment.
-float scale_of(float amax, ScaleFormat format) {
-  if (amax == 0.0f) return 1.0f;
-  const float scale = std::clamp(amax / kE4m3Max, std::numeric_limits<float>::min(),
-                                 std::numeric_limits<float>::max());
-  return format == ScaleFormat::kUe8m0 ? to_float(round_up_to_e8m0(scale)) : scale;
-}
-
+// The formula proper; the caller has set the float environment.
 E4m3 code_of(float x, float scale) {
   // Not left to the division: the sign of a NaN that comes out of arithmetic differs by machine.
   if (std::isnan(x)) return to_e4m3(x);
@@ -45,7 +38,7 @@ float largest_magnitude(const T* block, std::int64_t rows, std::int64_t depth,
 template <typename T>
 float quantize_block(const T* block, std::int64_t rows, std::int64_t depth, std::int64_t row_stride,
                      ScaleFormat format, E4m3* codes, std::int64_t codes_row_stride) {
-  const float scale = scale_of(largest_magnitude(block, rows, depth, row_stride), format);
+  const float scale = block_scale_in_ieee(largest_magnitude(block, rows, depth, row_stride), format);
   for (std::int64_t row = 0; row < rows; ++row) {
     for (std::int64_t k = 0; k < depth; ++k) {
       codes[row * codes_row_stride + k] = code_of(to_float(block[row * row_stride + k]), scale);
@@ -96,7 +89,7 @@ float block_scale(float amax, ScaleFormat format) {
     fail(ErrorCode::kInvalidArgument, "amax is {}, must be >= 0: the largest magnitude of a block",
          amax);
   }
-  const volatile float scale = scale_of(amax_in_scope, format);
+  const volatile float scale = block_scale_in_ieee(amax_in_scope, format);
   return scale;
 }
 

@@ -14,7 +14,10 @@
 // Every function throws Error(kInvalidArgument) on an argument outside its contract.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
+#include <limits>
 
 #include "rowband/numerics/types.h"
 
@@ -33,6 +36,19 @@ constexpr std::int64_t scale_blocks(std::int64_t n) { return (n + kScaleBlock - 
 
 // The scale of a block whose largest magnitude (NaN left out) is `amax` >= 0.
 float block_scale(float amax, ScaleFormat format);
+
+// The formula of block_scale, unchecked and inline, for loops that run under
+// ScopedFloatEnvironment.
+inline float block_scale_in_ieee(float amax, ScaleFormat format) {
+  if (amax == 0.0f) return 1.0f;
+  const float scale = std::clamp(amax / kE4m3Max, std::numeric_limits<float>::min(),
+                                 std::numeric_limits<float>::max());
+  if (format == ScaleFormat::kFp32) return scale;
+  // A normal number's exponent, one more if it has a fraction: round_up_to_e8m0 without its checks.
+  constexpr std::uint32_t kFraction = 0x007FFFFF, kLargest = 0x7F000000;
+  const std::uint32_t up = (std::bit_cast<std::uint32_t>(scale) + kFraction) & ~kFraction;
+  return std::bit_cast<float>(std::min(up, kLargest));
+}
 
 // One code under one scale, which is normal and > 0.
 E4m3 quantize(float x, float scale);

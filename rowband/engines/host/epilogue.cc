@@ -68,6 +68,22 @@ struct Ops {
     return hn::Or(hn::IfThenElse(nan, hn::Set(U32(), 0x7F), code), sign);
   }
 
+  // The same for |value| below 464, the first that would not round to 448. Adding 2^20 times the
+  // value's own power of two rounds it, to nearest even, at the spacing of its code; the sum's low
+  // bits count eighths of that power. No power below 2^-6 makes subnormal codes come out the same
+  // way.
+  static hn::Vec<U32> encode_in_range(V value) {
+    const auto bits = hn::BitCast(U32(), value);
+    const V power = hn::Max(hn::BitCast(F(), hn::And(bits, hn::Set(U32(), 0x7F800000u))),
+                            hn::Set(F(), 0x1p-6f));
+    const V sum = hn::Add(hn::Mul(power, hn::Set(F(), 0x1p20f)), hn::Abs(value));
+    const auto eighths = hn::And(hn::BitCast(U32(), sum), hn::Set(U32(), 0x1F));
+    const auto exponent =
+        hn::Sub(hn::ShiftRight<20>(hn::BitCast(U32(), power)), hn::Set(U32(), (120 << 3) + 8));
+    const auto sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(U32(), 0x80));
+    return hn::Or(hn::Add(exponent, eighths), sign);
+  }
+
   static V decode(hn::Vec<U32> code) {
     const auto magnitude = hn::And(code, hn::Set(U32(), 0x7F));
     const V value = hn::Mul(hn::BitCast(F(), hn::ShiftLeft<20>(magnitude)), hn::Set(F(), 0x1p120f));
@@ -115,9 +131,25 @@ void store_reduced(const TileScratch& scratch, std::int64_t rows, std::int64_t c
   }
 }
 
+// The largest magnitude of `count` bf16 values as bits, NaN above all others.
+HWY_INLINE std::uint16_t largest_bits(const Bf16* x, std::int64_t count) {
+  const hn::CappedTag<std::uint16_t, 32> du16;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(du16));
+  const auto* bits = reinterpret_cast<const std::uint16_t*>(x);
+  const auto magnitude = hn::Set(du16, 0x7FFF);
+  auto most = hn::Zero(du16);
+  std::int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    most = hn::Max(most, hn::And(hn::LoadU(du16, bits + i), magnitude));
+  }
+  std::uint16_t largest = hn::GetLane(hn::MaxOfLanes(du16, most));
+  for (; i < count; ++i) largest = std::max<std::uint16_t>(largest, bits[i] & 0x7FFF);
+  return largest;
+}
+
 // The largest magnitude among `count` values, NaN left out.
 template <class O>
-float largest(const Bf16* x, std::int64_t count) {
+float largest_number(const Bf16* x, std::int64_t count) {
   auto most = hn::Zero(typename O::F());
   for (std::int64_t i = 0; i < count; i += O::step()) {
     const auto value = O::load(x + i);
@@ -126,24 +158,54 @@ float largest(const Bf16* x, std::int64_t count) {
   return hn::GetLane(hn::MaxOfLanes(typename O::F(), most));
 }
 
+struct GroupScale {
+  float scale;
+  bool finite;  // no NaN, no infinity
+};
+
 template <class O>
-void encode_group(const Bf16* x, std::int64_t count, float scale, E4m3* codes) {
-  const auto divisor = hn::Set(typename O::F(), scale);
+GroupScale scale_group(const Bf16* x, std::int64_t count, ScaleFormat format) {
+  constexpr std::uint16_t kInfinity = 0x7F80;
+  const std::uint16_t bits = largest_bits(x, count);
+  if (bits < kInfinity) return {block_scale_in_ieee(to_float(Bf16{bits}), format), true};
+  return {block_scale_in_ieee(largest_number<O>(x, count), format), false};
+}
+
+// Memory speed is reached only without the branches for NaN and infinity.
+template <class O>
+void encode_group(const Bf16* x, std::int64_t count, GroupScale group, E4m3* codes) {
+  const auto divisor = hn::Set(typename O::F(), group.scale);
+  auto* out = reinterpret_cast<std::uint8_t*>(codes);
   for (std::int64_t i = 0; i < count; i += O::step()) {
-    hn::StoreU(hn::TruncateTo(typename O::U8(), O::encode(hn::Div(O::load(x + i), divisor))),
-               typename O::U8(), reinterpret_cast<std::uint8_t*>(codes + i));
+    const auto value = hn::Div(O::load(x + i), divisor);
+    hn::StoreU(hn::TruncateTo(typename O::U8(),
+                              group.finite ? O::encode_in_range(value) : O::encode(value)),
+               typename O::U8(), out + i);
+  }
+}
+
+// A row in groups, one scale each. All scales of a stretch come before its codes, so that the
+// latencies of finding them overlap.
+template <class O>
+void encode_groups(const Bf16* x, std::int64_t cols, std::int64_t group, ScaleFormat format,
+                   E4m3* codes, float* scales) {
+  constexpr std::int64_t kStretch = 16;
+  GroupScale found[kStretch];
+  for (std::int64_t begin = 0; begin < cols; begin += kStretch * group) {
+    const std::int64_t end = std::min(begin + kStretch * group, cols);
+    for (std::int64_t c = begin, i = 0; c < end; c += group, ++i) {
+      found[i] = scale_group<O>(x + c, std::min(group, end - c), format);
+      scales[c / group] = found[i].scale;
+    }
+    for (std::int64_t c = begin, i = 0; c < end; c += group, ++i) {
+      encode_group<O>(x + c, std::min(group, end - c), found[i], codes + c);
+    }
   }
 }
 
 void encode_row(const Bf16* row, std::int64_t cols, std::int64_t group, E4m3* codes,
                 float* scales) {
-  using O = Ops<8>;
-  for (std::int64_t c = 0; c < cols; c += group) {
-    const std::int64_t count = std::min(group, cols - c);
-    const float scale = block_scale(largest<O>(row + c, count), ScaleFormat::kFp32);
-    scales[c / group] = scale;
-    encode_group<O>(row + c, count, scale, codes + c);
-  }
+  encode_groups<Ops<8>>(row, cols, group, ScaleFormat::kFp32, codes, scales);
 }
 
 void decode_row(const E4m3* codes, const float* scales, std::int64_t cols, std::int64_t group,
@@ -161,15 +223,10 @@ void decode_row(const E4m3* codes, const float* scales, std::int64_t cols, std::
 
 void quantize_rows(const Bf16* x, std::int64_t rows, std::int64_t depth, std::int64_t x_row_stride,
                    bool ue8m0, E4m3* codes, float* scales) {
-  using O = Ops<16>;
   const ScaleFormat format = ue8m0 ? ScaleFormat::kUe8m0 : ScaleFormat::kFp32;
   for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t k = 0; k < depth; k += kScaleBlock) {
-      const Bf16* block = x + r * x_row_stride + k;
-      const float scale = block_scale(largest<O>(block, kScaleBlock), format);
-      scales[(r * depth + k) / kScaleBlock] = scale;
-      encode_group<O>(block, kScaleBlock, scale, codes + r * depth + k);
-    }
+    encode_groups<Ops<16>>(x + r * x_row_stride, depth, kScaleBlock, format, codes + r * depth,
+                           scales + r * (depth / kScaleBlock));
   }
 }
 
