@@ -188,13 +188,19 @@ void MpiGroup::finish(MPI_Request request, std::string_view call, Deadline deadl
   poll_until(done, call, deadline);
 }
 
-// A rank that gave up, even after it had come, takes its buffers away, and MPI may have read them
-// since: no result made from then on can be trusted.
+// A rank that gave up in this collective, even after it had come, takes its buffers away, and MPI
+// may have read them since: no result can be trusted. One that gave up in a later collective had
+// ended this one in good order.
 void MpiGroup::require_nobody_failed(std::string_view call) const {
   if (!roll_call_) return;  // in the constructor
-  if (const auto failed = roll_call_->ranks_in(RankState::kFailed); !failed.empty()) {
-    fail(ErrorCode::kPeerLost, "{}: {} gone (failed and gave up)", call, rank_list(failed));
+  std::vector<int> failed;
+  for (const int rank : roll_call_->ranks_in(RankState::kFailed)) {
+    if (!roll_call_->has_come(rank, meeting_ + 1)) failed.push_back(rank);
   }
+  if (failed.empty()) return;
+  const auto missing = roll_call_->missing(meeting_);
+  fail(ErrorCode::kPeerLost, "{}: {} gone (failed and gave up){}", call, rank_list(failed),
+       missing.empty() ? "" : fmt::format(" while {} had not come", rank_list(missing)));
 }
 
 void MpiGroup::poll_until(const std::function<bool()>& done, std::string_view call,
@@ -221,18 +227,18 @@ void MpiGroup::look_around(Progress& progress, std::string_view call, Deadline d
     fail(ErrorCode::kDeadline, "{}: {:.3g} s passed while the ranks made their communicator", call,
          deadline.budget_seconds());
   }
-  require_nobody_failed(call);
   roll_call_->require_all_can_come(meeting_, call);
+  require_nobody_failed(call);
   std::vector<int> dead;
   for (int rank = 0; rank < size_; ++rank) {
-    if (!peer_alive(rank)) dead.push_back(rank);
+    const bool failed = roll_call_->state(rank) == RankState::kFailed;
+    if (failed || !peer_alive(rank)) dead.push_back(rank);
   }
   if (!dead.empty()) {
     const auto now = Clock::now();
     if (!progress.death_seen) progress.death_seen = now;
     if (now - *progress.death_seen >= kGraceAfterDeath) {
-      fail(ErrorCode::kPeerLost, "{}: {} gone (process ended in the middle)", call,
-           rank_list(dead));
+      fail(ErrorCode::kPeerLost, "{}: {} gone (ended in the middle)", call, rank_list(dead));
     }
   }
   if (deadline.passed()) roll_call_->throw_deadline(meeting_, call, deadline);

@@ -102,16 +102,21 @@ void RollCall::require_all_can_come(std::uint32_t meeting, std::string_view call
 
 void RollCall::throw_deadline(std::uint32_t meeting, std::string_view call,
                               Deadline deadline) const {
-  std::vector<int> missing;
-  for (int peer = 0; peer < size_; ++peer) {
-    if (!has_come(peer, meeting)) missing.push_back(peer);
-  }
-  if (missing.empty()) {
+  const std::vector<int> absent = missing(meeting);
+  if (absent.empty()) {
     fail(ErrorCode::kDeadline, "{}: {:.3g} s passed; all ranks had come but did not finish", call,
          deadline.budget_seconds());
   }
   fail(ErrorCode::kDeadline, "{}: {:.3g} s passed and {} had not come", call,
-       deadline.budget_seconds(), rank_list(missing));
+       deadline.budget_seconds(), rank_list(absent));
+}
+
+std::vector<int> RollCall::missing(std::uint32_t meeting) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!has_come(rank, meeting)) ranks.push_back(rank);
+  }
+  return ranks;
 }
 
 std::vector<int> RollCall::ranks_in(RankState wanted) const {

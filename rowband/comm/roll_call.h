@@ -49,6 +49,8 @@ class RollCall {
   [[noreturn]] void throw_deadline(std::uint32_t meeting, std::string_view call,
                                    Deadline deadline) const;
   std::vector<int> ranks_in(RankState state) const;
+  // The ranks that have not come to `meeting`.
+  std::vector<int> missing(std::uint32_t meeting) const;
 
   void set_state(RankState state);
   RankState state(int rank) const;
