@@ -5,6 +5,7 @@ include(CMakePushCheckState)
 option(ROWBAND_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(ROWBAND_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(ROWBAND_FUZZ "Build the libFuzzer targets (clang only)" OFF)
+option(ROWBAND_WERROR "Warnings of the compiler are errors" OFF)
 set(ROWBAND_MPI AUTO CACHE STRING "Ranks as MPI processes: AUTO, ON or OFF")
 set(ROWBAND_OPENBLAS AUTO CACHE STRING "OpenBLAS as a peer in the GEMM benchmark: AUTO, ON or OFF")
 set(ROWBAND_SANITIZE "" CACHE STRING "Sanitizers for everything: empty, 'address,undefined' or 'thread'")
@@ -30,7 +31,8 @@ endforeach()
 
 add_library(rowband_flags INTERFACE)
 target_compile_options(rowband_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion
-                       -Wno-sign-conversion -Wno-psabi -ffp-contract=off)
+                       -Wno-sign-conversion -Wno-psabi -ffp-contract=off
+                       $<$<BOOL:${ROWBAND_WERROR}>:-Werror>)
 if(ROWBAND_SANITIZE)
   target_compile_options(rowband_flags INTERFACE -fsanitize=${ROWBAND_SANITIZE} -fno-omit-frame-pointer
                          -fno-sanitize-recover=all)
