@@ -102,7 +102,7 @@ TEST(Npy, ShapesFoldIntoRows) {
 
 TEST(Npy, DataAtAnOddAddressIsReadRight) {
   std::string text = dictionary("<f4", "(1, 2)");
-  for (int pad = 0; pad < 4; ++pad, text.insert(0, " ")) {
+  for (int pad = 0; pad < 4; ++pad, text.insert(text.begin(), ' ')) {
     EXPECT_EQ(floats(parse(npy(text, raw<float>({1.5f, -2.0f})))),
               (std::vector<float>{1.5f, -2.0f}));
   }

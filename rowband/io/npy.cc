@@ -50,17 +50,24 @@ void copy_c_order(std::span<const std::byte> data, std::vector<Bf16>& out) {
 template <typename T>
 void copy_fortran_order(std::span<const std::byte> data, std::span<const std::int64_t> shape,
                         std::vector<Bf16>& out) {
-  std::vector<std::int64_t> strides(shape.size(), 1);
-  for (std::size_t d = 1; d < shape.size(); ++d) strides[d] = strides[d - 1] * shape[d - 1];
-  std::vector<std::int64_t> index(shape.size(), 0);
+  struct Dimension {
+    std::int64_t length, stride, index;
+  };
+  std::vector<Dimension> dimensions;
+  std::int64_t stride = 1;
+  for (const std::int64_t length : shape) {
+    dimensions.push_back({length, stride, 0});
+    stride *= length;
+  }
   std::int64_t source = 0;
   for (Bf16& value : out) {
     value = as_bf16(load_element<T>(data, static_cast<std::size_t>(source)));
-    for (std::size_t d = shape.size(); d-- > 0;) {
-      source += strides[d];
-      if (++index[d] < shape[d]) break;
-      source -= strides[d] * shape[d];
-      index[d] = 0;
+    for (std::size_t d = dimensions.size(); d-- > 0;) {
+      Dimension& dimension = dimensions[d];
+      source += dimension.stride;
+      if (++dimension.index < dimension.length) break;
+      source -= dimension.stride * dimension.length;
+      dimension.index = 0;
     }
   }
 }
