@@ -1,6 +1,7 @@
 // LayerOptions::from_environment: every variable of the layer, and nothing else.
 #include <cmath>
 
+#include "rowband/base/fail.h"
 #include "rowband/layer/environment.h"
 #include "rowband/layer/row_parallel_linear.h"
 
@@ -10,6 +11,18 @@ namespace {
 template <typename T, typename U>
 void assign(T& field, const std::optional<U>& value) {
   if (value) field = static_cast<T>(*value);
+}
+
+// A text by one of the parsers of plan.h, whose errors do not know the variable.
+template <typename T>
+void assign_parsed(T& field, const char* name, T (*parse)(std::string_view)) {
+  const auto text = environment_text(name);
+  if (!text) return;
+  try {
+    field = parse(*text);
+  } catch (const Error& error) {
+    fail(error.code(), "{}: {}", name, error.what());
+  }
 }
 
 constexpr double kLongestDeadlineSeconds = 86400;
@@ -23,9 +36,8 @@ LayerOptions LayerOptions::from_environment() {
   assign(o.policy.min_fill, environment_number("ROWBAND_MIN_FILL", 0, 1));
   assign(o.max_rows, environment_integer("ROWBAND_MAX_ROWS", 1, INT64_MAX));
   if (environment_flag("ROWBAND_FP8_GATHER").value_or(false)) o.wire = Wire::kFp8;
-  if (auto text = environment_text("ROWBAND_TRANSPORT")) o.transport = parse_transport(*text);
-  if (auto text = environment_text("ROWBAND_GATHER_SCALE"))
-    o.gather_scale = parse_gather_scale(*text);
+  assign_parsed(o.transport, "ROWBAND_TRANSPORT", parse_transport);
+  assign_parsed(o.gather_scale, "ROWBAND_GATHER_SCALE", parse_gather_scale);
   assign(o.chunks, environment_integer("ROWBAND_CHUNKS", 1, 64));
   if (auto seconds = environment_number("ROWBAND_DEADLINE", 0.001, kLongestDeadlineSeconds)) {
     o.deadline = std::chrono::nanoseconds(std::llround(*seconds * 1e9));

@@ -4,16 +4,49 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 #include "rowband/base/fail.h"
+#include "rowband/numerics/float_environment.h"
 #include "rowband/numerics/reference.h"
 
 namespace rowband {
 namespace {
 
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             Deadline::Clock::now().time_since_epoch())
+      .count();
+}
+
 std::span<const Bf16> values(const Output& y) {
   return {y.data, static_cast<std::size_t>(y.rows * y.cols)};
+}
+
+// Once, to the sum: in a partial the bias would cost it the bits that the other partials need.
+void add_bias(Bf16* out, std::int64_t rows, const std::vector<Bf16>& bias) {
+  const ScopedFloatEnvironment ieee;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (const Bf16 b : bias) {
+      *out = to_bf16(to_float(*out) + to_float(b));
+      ++out;
+    }
+  }
+}
+
+struct Span {
+  const Bf16* begin;
+  std::int64_t count;
+};
+
+bool overlap(Span a, Span b) {
+  const std::less<const Bf16*> before;
+  return before(a.begin, b.begin + b.count) && before(b.begin, a.begin + a.count);
+}
+
+std::string scale_format_name(ScaleFormat format) {
+  return format == ScaleFormat::kUe8m0 ? "ue8m0" : "fp32";
 }
 
 GemmAllReduceOptions op_options(const LayerOptions& o, const Fp8Weight& weight) {
@@ -24,8 +57,7 @@ GemmAllReduceOptions op_options(const LayerOptions& o, const Fp8Weight& weight) 
           .transport = o.transport,
           .gather_scale = o.gather_scale,
           .chunks = o.chunks,
-          // The check runs the fused path twice, and the caller may still read the result before.
-          .slots = o.slots + (o.debug_check ? 1 : 0),
+          .slots = o.slots,
           .deadline = o.deadline,
           .faults = o.faults};
 }
@@ -66,7 +98,11 @@ std::unique_ptr<RowParallelLinear> RowParallelLinear::create(Communicator& comm,
                                                              const LayerOptions& options) {
   std::unique_ptr<RowParallelLinear> layer(
       new RowParallelLinear(comm, std::move(engine), std::move(weight), std::move(bias), options));
-  const auto deadline = [&] { return Deadline::after(options.deadline); };
+  // A deadline that is refused below must not cut the agreement on that short.
+  const bool usable = options.deadline > std::chrono::nanoseconds(0);
+  const auto deadline = [&] {
+    return Deadline::after(usable ? options.deadline : std::chrono::nanoseconds(kDefaultDeadline));
+  };
   agree_on_success(comm, "RowParallelLinear", why_bad(options, layer->weight_, layer->bias_),
                    ErrorCode::kInvalidArgument, deadline());
   agree_on_values(comm, "RowParallelLinear",
@@ -75,10 +111,11 @@ std::unique_ptr<RowParallelLinear> RowParallelLinear::create(Communicator& comm,
                    {"bias", layer->bias_.empty() ? "none" : "given"},
                    {"fuse", options.policy.enabled ? "on" : "off"},
                    {"min_rows", std::to_string(options.policy.min_rows)},
-                   {"min_fill", std::to_string(options.policy.min_fill)},
+                   {"min_fill", fmt::format("{}", options.policy.min_fill)},
+                   {"activation scales", scale_format_name(options.activation_scales)},
                    {"debug check", options.debug_check ? "on" : "off"}},
                   deadline());
-  layer->base_slots_.resize(static_cast<std::size_t>(options.slots));
+  layer->slots_.resize(static_cast<std::size_t>(options.slots));
   if (options.policy.enabled) layer->make_op();
   return layer;
 }
@@ -127,12 +164,17 @@ std::string RowParallelLinear::why_bad_arguments(const Bf16* x, std::int64_t row
   if (x_row_stride < weight_.depth) {
     return fmt::format("x_row_stride={}: must be at least K={}", x_row_stride, weight_.depth);
   }
-  const Bf16* x_end = x + (rows - 1) * x_row_stride + weight_.depth;
-  const std::less<const Bf16*> before;
-  if (out != nullptr && before(out, x_end) && before(x, out + rows * weight_.cols)) {
+  if (out == nullptr) return "";
+  const std::int64_t count = rows * weight_.cols;
+  if (overlap({out, count}, {x, (rows - 1) * x_row_stride + weight_.depth})) {
     return "out overlaps x: give other memory, or none";
   }
-  return "";
+  // The same answer on both paths, although each keeps its results elsewhere.
+  bool earlier = op_ && op_->in_window(out, count * static_cast<std::int64_t>(sizeof(Bf16)));
+  for (const auto& slot : slots_) {
+    earlier = earlier || overlap({out, count}, {slot.data(), std::ssize(slot)});
+  }
+  return earlier ? "out overlaps an earlier result of this layer: give other memory, or none" : "";
 }
 
 ActivationView RowParallelLinear::quantize(const Bf16* x, std::int64_t rows,
@@ -161,23 +203,32 @@ Output RowParallelLinear::forward(const Bf16* x, std::int64_t rows, std::int64_t
   return op_->run(view, weight_.view(), bias(), out, timeline);
 }
 
+Bf16* RowParallelLinear::next_slot(std::int64_t count) {
+  std::vector<Bf16>& slot = slots_[next_slot_++ % slots_.size()];
+  if (static_cast<std::int64_t>(slot.size()) < count) slot.resize(static_cast<std::size_t>(count));
+  return slot.data();
+}
+
 Output RowParallelLinear::base_path(const ActivationView& x, Bf16* out, Timeline* timeline) {
   const std::int64_t count = x.rows * weight_.cols;
-  if (out == nullptr) {
-    std::vector<Bf16>& slot = base_slots_[next_base_slot_++ % base_slots_.size()];
-    if (static_cast<std::int64_t>(slot.size()) < count)
-      slot.resize(static_cast<std::size_t>(count));
-    out = slot.data();
-  }
-  // The bias is added once: by rank 0, before the sum.
-  engine_->gemm(x, weight_.view(), comm_.rank() == 0 ? bias() : nullptr, out, timeline);
+  if (out == nullptr) out = next_slot(count);
+  engine_->gemm(x, weight_.view(), nullptr, out, timeline);
+  const std::int64_t begin = now_ns();
   comm_.all_reduce(out, count, Deadline::after(options_.deadline));
+  if (timeline != nullptr) {
+    timeline->add({{comm_.rank(), "all-reduce", Activity::kAllReduce,
+                    fmt::format("{} rows of {}", x.rows, weight_.cols), begin, now_ns()}});
+  }
+  if (!bias_.empty()) add_bias(out, x.rows, bias_);
   return {out, x.rows, weight_.cols};
 }
 
 Output RowParallelLinear::checked_fused(const ActivationView& x, Bf16* out, Timeline* timeline) {
-  const Output again = op_->run(x, weight_.view(), bias(), nullptr, nullptr);
+  // Copied out of the window, since the second run takes an output slot of its own there and the
+  // caller may still read the results of earlier calls.
+  if (out == nullptr) out = next_slot(x.rows * weight_.cols);
   const Output fused = op_->run(x, weight_.view(), bias(), out, timeline);
+  const Output again = op_->run(x, weight_.view(), bias(), nullptr, nullptr);
   std::vector<Bf16> base(values(fused).size());
   base_path(x, base.data(), nullptr);
   spdlog::info(

@@ -83,6 +83,7 @@ class RowParallelLinear {
                                 const Bf16* out) const;
   ActivationView quantize(const Bf16* x, std::int64_t rows, std::int64_t x_row_stride);
   const Bf16* bias() const { return bias_.empty() ? nullptr : bias_.data(); }
+  Bf16* next_slot(std::int64_t count);
   Output base_path(const ActivationView& x, Bf16* out, Timeline* timeline);
   Output checked_fused(const ActivationView& x, Bf16* out, Timeline* timeline);
   void count(const Verdict& verdict, std::int64_t rows);
@@ -97,8 +98,8 @@ class RowParallelLinear {
   std::string unavailable_;  // why there is no op although the policy wants one
   std::vector<E4m3> codes_;  // of the last call's activations; grows to the largest call
   std::vector<float> scales_;
-  std::vector<std::vector<Bf16>> base_slots_;
-  std::size_t next_base_slot_ = 0;
+  std::vector<std::vector<Bf16>> slots_;  // results that do not lie in the window
+  std::size_t next_slot_ = 0;
   LayerCounters counters_;
   bool closed_ = false;
 };

@@ -110,6 +110,10 @@ std::string GemmAllReduce::poison() const {
   return fused_ ? fused_->poison() : "the op has been closed";
 }
 
+bool GemmAllReduce::in_window(const void* begin, std::int64_t bytes) const {
+  return fused_ && fused_->in_window(begin, bytes);
+}
+
 std::string GemmAllReduce::why_not_rows(std::int64_t rows) const {
   if (rows >= 0 && rows <= spec_.max_rows) return "";
   return fmt::format("M={} rows: this op takes 0..{} (max_rows)", rows, spec_.max_rows);

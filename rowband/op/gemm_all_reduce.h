@@ -82,6 +82,8 @@ class GemmAllReduce {
   void close();
 
   const PlanSpec& spec() const { return spec_; }
+  // True when [begin, begin + bytes) touches this rank's part of the window; false once closed.
+  bool in_window(const void* begin, std::int64_t bytes) const;
   std::int64_t window_bytes() const;
   std::int64_t calls() const;  // begun, the self-test's included
   std::string poison() const;  // why every call fails from now on; "" while healthy
