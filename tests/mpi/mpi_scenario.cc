@@ -38,7 +38,7 @@ void hold(std::unique_ptr<Communicator> comm) {
   const auto window = comm->allocate_symmetric(4 << 20, soon());
   window->part(comm->rank())[0] = std::byte{1};
   comm->barrier(soon());
-  std::printf("pid %d\n", static_cast<int>(getpid()));
+  std::printf("pid %d holds\n", static_cast<int>(getpid()));
   std::fflush(stdout);
   for (;;) pause();
 }

@@ -30,18 +30,25 @@ segments() { find /dev/shm -maxdepth 1 \( -name 'osc_sm.*' -o -name 'vader_segme
 
 # Starts a job that holds a window, kills its ranks (never the launcher) and waits for the end.
 start_and_kill_ranks() {
-  "$mpirun" -n 2 "$program" hold >"$output" 2>&1 &
-  local launcher=$! pids
-  for _ in $(seq 600); do
-    pids=$(sed -n 's/^pid //p' "$output")
+  : >"$output"  # here, and not by the job, so that no pid of the round before is read
+  timeout --kill-after=5 60 "$mpirun" -n 2 "$program" hold >"$output" 2>&1 &
+  local launcher=$! pids pid status
+  for _ in $(seq 500); do
+    pids=$(sed -n 's/^pid \([0-9]*\) holds$/\1/p' "$output")
     [[ $(wc -w <<<"$pids") -eq 2 ]] && break
     sleep 0.1
   done
   [[ $(wc -w <<<"$pids") -eq 2 ]] || fail "the job did not start"
-  # shellcheck disable=SC2086
-  kill -9 $pids
-  wait "$launcher" && fail "the launcher calls a killed job a success"
-  return 0
+  for pid in $pids; do
+    [[ $(cat "/proc/$pid/comm") == "$(basename "$program")" ]] || fail "$pid is no rank"
+  done
+  for pid in $pids; do
+    kill -9 "$pid" 2>/dev/null  # the launcher may be faster with the second
+  done
+  wait "$launcher"
+  status=$?
+  [[ $status -ne 0 ]] || fail "the launcher calls a killed job a success"
+  [[ $status -ne 124 ]] || fail "the launcher did not end within 60 s"
 }
 
 # In a private /dev/shm of 64 MiB, as containers have it.
