@@ -6,7 +6,7 @@
    Each call's shape is chosen freely, the same on all ranks: every rank owns C chunks, or rank 0
    alone owns one (few rows), or nobody owns any (M = 0), or every rank refuses the call.
 
-     spin -run -safety -DW=2 docs/protocol.pml      tests/model/check_protocol runs all variants
+     spin -DW=2 -run -safety docs/protocol.pml      tests/model/check_protocol runs all variants
 
    Variants: -DDIRECT (no copy queues), -DFP8 (gather through one slot of codes), -DSLOTS=, -DC=.
    Mutants: the -DMUTANT_... below, each breaking one rule; the checker must find each of them.
