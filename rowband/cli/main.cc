@@ -43,6 +43,8 @@ int run_program(int argc, char** argv) {
       ->type_name("LEVEL");
   Command chosen;
   add_run_command(program, chosen);
+  add_bench_command(program, chosen);
+  add_demo_command(program, chosen);
   add_plan_command(program, chosen);
   add_self_test_command(program, chosen);
   add_make_checkpoint_command(program, chosen);

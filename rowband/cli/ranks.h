@@ -54,7 +54,7 @@ auto load_on_every_rank(Communicator& comm, std::string_view what, Deadline dead
   std::optional<decltype(load())> loaded;
   std::optional<Error> error;
   try {
-    loaded = load();
+    loaded.emplace(load());
   } catch (const Error& failure) {
     error = failure;
   }
