@@ -20,17 +20,6 @@ std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * 
 
 bool power_of_two(std::int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
-// Part `index` of `total` dealt over `parts`: sizes differ by at most one, larger ones first.
-Range deal(std::int64_t total, std::int64_t parts, std::int64_t index) {
-  const std::int64_t base = total / parts, extra = total % parts;
-  const std::int64_t begin = index * base + std::min(index, extra);
-  return {begin, begin + base + (index < extra ? 1 : 0)};
-}
-
-Range rows_of(Range tiles, std::int64_t tile_rows, std::int64_t rows) {
-  return {std::min(tiles.begin * tile_rows, rows), std::min(tiles.end * tile_rows, rows)};
-}
-
 // A name and its value, for each enum that users spell.
 template <typename T>
 struct Spelling {
@@ -157,7 +146,7 @@ std::int64_t pick_tile_rows(const PlanSpec& spec, std::int64_t rows) {
   return height;
 }
 
-CallPlan::CallPlan(const PlanSpec& spec, std::int64_t rows) : spec_(spec), rows_(rows) {
+CallPlan::CallPlan(const PlanSpec& spec, std::int64_t rows) : spec_(spec) {
   if (const auto why = why_not_expressible(spec); !why.empty()) {
     fail(ErrorCode::kInvalidArgument, "{}", why);
   }
@@ -165,62 +154,22 @@ CallPlan::CallPlan(const PlanSpec& spec, std::int64_t rows) : spec_(spec), rows_
     fail(ErrorCode::kInvalidArgument, "M={} rows: this plan takes 0..{} (max_rows)", rows,
          spec.max_rows);
   }
-  tile_rows_ = pick_tile_rows(spec, rows);
-  row_tiles_ = ceil_div(rows, tile_rows_);
-  col_tiles_ = ceil_div(spec.cols, spec.tile_cols);
-}
-
-Range CallPlan::band_tiles(int owner) const { return deal(row_tiles_, spec_.world, owner); }
-
-Range CallPlan::chunk_tiles(int owner, int index) const {
-  const Range band = band_tiles(owner);
-  const Range part = deal(band.size(), chunks(owner), index);
-  return {band.begin + part.begin, band.begin + part.end};
-}
-
-Range CallPlan::band(int owner) const { return rows_of(band_tiles(owner), tile_rows_, rows_); }
-
-int CallPlan::chunks(int owner) const {
-  return static_cast<int>(std::min<std::int64_t>(spec_.chunks, band_tiles(owner).size()));
-}
-
-Range CallPlan::chunk(int owner, int index) const {
-  return rows_of(chunk_tiles(owner, index), tile_rows_, rows_);
-}
-
-std::int64_t CallPlan::tiles_in_chunk(int owner, int index) const {
-  return chunk_tiles(owner, index).size() * col_tiles_;
+  order_ = {rows, spec.cols, pick_tile_rows(spec, rows), spec.tile_cols, spec.world, spec.chunks};
 }
 
 Tile CallPlan::tile(int rank, std::int64_t index) const {
-  for (int position = 0; position < spec_.world; ++position) {
-    const int owner = band_at(rank, position);
-    const std::int64_t band_size = band_tiles(owner).size() * col_tiles_;
-    if (index >= band_size) {
-      index -= band_size;
-      continue;
-    }
-    int chunk_index = 0;
-    for (; index >= tiles_in_chunk(owner, chunk_index); ++chunk_index) {
-      index -= tiles_in_chunk(owner, chunk_index);
-    }
-    const Range tiles = chunk_tiles(owner, chunk_index);
-    const std::int64_t row_tile = tiles.begin + index % tiles.size();
-    const std::int64_t col_tile = index / tiles.size();
-    return {owner,
-            chunk_index,
-            rows_of({row_tile, row_tile + 1}, tile_rows_, rows_),
-            {col_tile * spec_.tile_cols, std::min((col_tile + 1) * spec_.tile_cols, spec_.cols)}};
+  if (index < 0 || index >= tiles()) {
+    fail(ErrorCode::kInternal, "tile {} of a plan of {}", index, tiles());
   }
-  fail(ErrorCode::kInternal, "tile index beyond the {} tiles of the plan", tiles());
+  return order_.tile(rank, index);
 }
 
 std::int64_t CallPlan::peer_tiles(int rank) const {
-  return tiles() - band_tiles(rank).size() * col_tiles_;
+  return tiles() - order_.band_tiles(rank).size() * col_tiles();
 }
 
 std::int64_t CallPlan::scatter_bytes(int rank) const {
-  return (rows_ - band(rank).size()) * spec_.cols * kBf16Bytes;
+  return (rows() - band(rank).size()) * spec_.cols * kBf16Bytes;
 }
 
 std::int64_t CallPlan::gather_bytes(int rank) const {

@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "rowband/plan/tile_order.h"
+
 namespace rowband {
 
 enum class Wire { kBf16, kFp8 };                // the gather leg's format; scatter is always bf16
@@ -46,13 +48,6 @@ struct PlanSpec {
 // right.
 std::string why_not_expressible(const PlanSpec& spec);
 
-struct Range {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-  constexpr std::int64_t size() const { return end - begin; }
-  friend bool operator==(const Range&, const Range&) = default;
-};
-
 // Offsets in bytes within one rank's part of the symmetric window; the same for every M.
 struct WindowLayout {
   std::int64_t band_rows = 0;      // capacity of a band
@@ -81,14 +76,6 @@ constexpr int peer_slot(int self, int peer, int world) { return (peer - self - 1
 // with why_not_expressible(spec).
 WindowLayout plan_window(const PlanSpec& spec, std::int64_t control_bytes);
 
-// The unit of GEMM work.
-struct Tile {
-  int band = 0;   // the owner's rank
-  int chunk = 0;  // within the band
-  Range rows;     // of the whole output
-  Range cols;
-};
-
 // The plan of one call with `rows` = M, the same on every rank.
 class CallPlan {
  public:
@@ -96,24 +83,26 @@ class CallPlan {
   // max_rows.
   CallPlan(const PlanSpec& spec, std::int64_t rows);
 
-  std::int64_t rows() const { return rows_; }
-  std::int64_t tile_rows() const { return tile_rows_; }
-  std::int64_t row_tiles() const { return row_tiles_; }  // of the whole output
-  std::int64_t col_tiles() const { return col_tiles_; }
+  const TileOrder& order() const { return order_; }
+  std::int64_t rows() const { return order_.rows; }
+  std::int64_t tile_rows() const { return order_.tile_rows; }
+  std::int64_t row_tiles() const { return order_.row_tiles(); }  // of the whole output
+  std::int64_t col_tiles() const { return order_.col_tiles(); }
 
-  Range band(int owner) const;              // rows; may be empty
-  int chunks(int owner) const;              // 0 for an empty band
-  Range chunk(int owner, int index) const;  // rows
-  std::int64_t tiles_in_chunk(int owner, int index) const;
+  // Rows; the band may be empty, and has no chunks then.
+  Range band(int owner) const { return order_.rows_of(order_.band_tiles(owner)); }
+  int chunks(int owner) const { return order_.chunk_count(owner); }
+  Range chunk(int owner, int index) const {
+    return order_.rows_of(order_.chunk_tiles(owner, index));
+  }
+  std::int64_t tiles_in_chunk(int owner, int index) const {
+    return order_.tiles_in_chunk(owner, index);
+  }
 
-  // The bands in the order `rank` computes them: rank + 1, rank + 2, ..., its own last.
-  int band_at(int rank, int position) const { return (rank + 1 + position) % spec_.world; }
-
-  // Tile `index` in [0, tiles()) in the order of `rank`: bands by band_at, chunks ascending, then
-  // column by column with the chunk's row tiles innermost, so that a weight panel is used while
-  // warm.
-  std::int64_t tiles() const { return row_tiles_ * col_tiles_; }
-  Tile tile(int rank, std::int64_t index) const;
+  // See TileOrder.
+  int band_at(int rank, int position) const { return order_.band_at(rank, position); }
+  std::int64_t tiles() const { return order_.tiles(); }
+  Tile tile(int rank, std::int64_t index) const;  // throws beyond tiles()
   // How many of `rank`'s tiles, the first ones, belong to peers.
   std::int64_t peer_tiles(int rank) const;
 
@@ -122,14 +111,8 @@ class CallPlan {
   std::int64_t gather_bytes(int rank) const;
 
  private:
-  Range band_tiles(int owner) const;  // in row tiles
-  Range chunk_tiles(int owner, int index) const;
-
   PlanSpec spec_;
-  std::int64_t rows_;
-  std::int64_t tile_rows_;
-  std::int64_t row_tiles_;
-  std::int64_t col_tiles_;
+  TileOrder order_;
 };
 
 // The largest height that still gives every rank a tile row, else the smallest: tall tiles reuse
