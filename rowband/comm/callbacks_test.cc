@@ -41,7 +41,9 @@ RankOutcomes run_processes(int size, const Body& body, int ranks_per_process = 1
 }
 
 void expect_all_fine(const RankOutcomes& outcomes) {
-  for (const std::string& outcome : outcomes) EXPECT_EQ(outcome, "");
+  for (std::size_t process = 0; process < outcomes.size(); ++process) {
+    EXPECT_EQ(outcomes[process], "") << "process " << process;
+  }
 }
 
 // Callbacks over the threads' own communicator.
@@ -78,6 +80,11 @@ TEST_P(CallbackSizes, W01_Processes) {
 }
 
 TEST(Callbacks, ProcessesOfSeveralThreads) {
+#ifdef __SANITIZE_THREAD__
+  // The threads of a process without rank 0 meet through messages of another process, an order that
+  // ThreadSanitizer cannot see.
+  GTEST_SKIP() << "ThreadSanitizer does not see across processes";
+#endif
   expect_all_fine(run_processes(4, check_everything, 2));
   expect_all_fine(run_processes(5, check_everything, 3));
 }
