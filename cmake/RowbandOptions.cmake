@@ -4,6 +4,7 @@ include(CMakePushCheckState)
 
 option(ROWBAND_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(ROWBAND_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
+option(ROWBAND_INSTALL "Install rules, for cmake --install" ${PROJECT_IS_TOP_LEVEL})
 option(ROWBAND_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 option(ROWBAND_WERROR "Warnings of the compiler are errors" OFF)
 set(ROWBAND_MPI AUTO CACHE STRING "Ranks as MPI processes: AUTO, ON or OFF")
