@@ -147,7 +147,10 @@ void CallbackCommunicator::out_of_step_if_it_throws(const Call& call) {
 
 void CallbackCommunicator::all_gather(const void* send, void* recv, std::size_t bytes,
                                       Deadline deadline) {
-  out_of_step_if_it_throws([&] { callbacks_.all_gather(send, recv, bytes, deadline); });
+  out_of_step_if_it_throws([&] {
+    // Callers' gathers need not cope with empty messages and null buffers.
+    if (bytes > 0) callbacks_.all_gather(send, recv, bytes, deadline);
+  });
 }
 
 void CallbackCommunicator::all_reduce(Bf16* data, std::int64_t count, Deadline deadline) {
