@@ -9,7 +9,9 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  static Deadline after(std::chrono::nanoseconds budget) { return Deadline(Clock::now() + budget, budget); }
+  static Deadline after(std::chrono::nanoseconds budget) {
+    return Deadline(Clock::now() + budget, budget);
+  }
 
   bool passed() const { return Clock::now() >= at_; }
   Clock::time_point at() const { return at_; }

@@ -1,5 +1,5 @@
-// fail(code, "format", args...): how the library's own sources throw. Not installed, since it brings
-// fmt with it.
+// fail(code, "format", args...): how the library's own sources throw. Not installed, since it
+// brings fmt with it.
 #pragma once
 
 #include <fmt/format.h>

@@ -38,7 +38,8 @@ float largest_magnitude(const T* block, std::int64_t rows, std::int64_t depth,
 template <typename T>
 float quantize_block(const T* block, std::int64_t rows, std::int64_t depth, std::int64_t row_stride,
                      ScaleFormat format, E4m3* codes, std::int64_t codes_row_stride) {
-  const float scale = block_scale_in_ieee(largest_magnitude(block, rows, depth, row_stride), format);
+  const float scale =
+      block_scale_in_ieee(largest_magnitude(block, rows, depth, row_stride), format);
   for (std::int64_t row = 0; row < rows; ++row) {
     for (std::int64_t k = 0; k < depth; ++k) {
       codes[row * codes_row_stride + k] = code_of(to_float(block[row * row_stride + k]), scale);
