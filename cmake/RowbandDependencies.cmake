@@ -30,3 +30,26 @@ rowband_optional(ROWBAND_OPENBLAS OpenBLAS OpenBLAS::OpenBLAS)
 if(ROWBAND_TESTS)
   find_package(GTest REQUIRED)
 endif()
+
+# The cuda engine: nvcc of CUDA 12.5 or newer. The library needs no driver to start.
+set(ROWBAND_CUDA_FOUND FALSE)
+if(NOT ROWBAND_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    # Before the compiler is tried: its default may be an architecture that it no longer knows.
+    set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.5)
+      set(ROWBAND_CUDA_FOUND TRUE)
+    elseif(ROWBAND_CUDA STREQUAL "ON")
+      message(FATAL_ERROR "ROWBAND_CUDA=ON: nvcc ${CMAKE_CUDA_COMPILER_VERSION} is too old, "
+                          "12.5 or newer is needed; ROWBAND_CUDA=OFF builds without the cuda engine")
+    endif()
+  elseif(ROWBAND_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "ROWBAND_CUDA=ON, but there is no nvcc (12.5 or newer is needed); "
+                        "ROWBAND_CUDA=OFF builds without the cuda engine")
+  endif()
+endif()
+message(STATUS "ROWBAND_CUDA=${ROWBAND_CUDA}: nvcc used: ${ROWBAND_CUDA_FOUND}")

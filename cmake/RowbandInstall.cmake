@@ -27,6 +27,7 @@ target_sources(rowband PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} F
   ${PROJECT_SOURCE_DIR}/rowband/numerics/types.h
   ${PROJECT_SOURCE_DIR}/rowband/op/gemm_all_reduce.h
   ${PROJECT_SOURCE_DIR}/rowband/plan/plan.h
+  ${PROJECT_SOURCE_DIR}/rowband/plan/tile_order.h
   ${PROJECT_SOURCE_DIR}/rowband/trace/timeline.h
   ${PROJECT_SOURCE_DIR}/rowband/trace/totals.h)
 

@@ -9,6 +9,7 @@ option(ROWBAND_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 option(ROWBAND_WERROR "Warnings of the compiler are errors" OFF)
 set(ROWBAND_MPI AUTO CACHE STRING "Ranks as MPI processes: AUTO, ON or OFF")
 set(ROWBAND_OPENBLAS AUTO CACHE STRING "OpenBLAS as a peer in the GEMM benchmark: AUTO, ON or OFF")
+set(ROWBAND_CUDA AUTO CACHE STRING "The cuda engine: AUTO, ON or OFF")
 set(ROWBAND_SANITIZE "" CACHE STRING "Sanitizers for everything: empty, 'address,undefined' or 'thread'")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

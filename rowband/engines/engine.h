@@ -23,6 +23,8 @@ struct EngineOptions {
   int local_ranks = 1;  // how many ranks share those cores
   int local_rank = 0;
   std::string gemm_kernel;  // "" takes the best this CPU runs (see tile_gemm.h)
+  int device = 0;           // GPU engines: the CUDA device; ranks of one device share its SMs
+  int device_ranks = 1;     // GPU engines: how many ranks share it
 };
 
 struct FusedOptions {
@@ -36,6 +38,7 @@ struct FusedCall {
   WeightView w;
   const Bf16* bias = nullptr;    // [cols] or null
   Timeline* timeline = nullptr;  // where to record, or null
+  void* stream = nullptr;        // GPU engines: the cudaStream_t the call is queued on
 };
 
 // Runs fused calls against one symmetric window. Calls are collective, in the same order on all
@@ -45,12 +48,16 @@ class FusedExecutor {
   virtual ~FusedExecutor() = default;
 
   // Returns [rows, cols] bf16, dense, in an output slot of the window: untouched through the next
-  // slots - 1 calls. Throws Error naming peer, leg and chunk; from then on every call throws
-  // Error(kPoisoned) with that reason, on every rank.
+  // slots - 1 calls. A GPU engine queues the call on its stream and returns at once; what it would
+  // throw shows in poison() once the stream has passed the call, and at the next call; a call that
+  // was captured into a graph keeps its slot in every replay. Throws Error
+  // naming peer, leg and chunk; from then on every call throws Error(kPoisoned) with that reason,
+  // on every rank.
   virtual const Bf16* run(const FusedCall& call) = 0;
 
   // In place of run(), when this rank's arguments are bad: the call counts, and peers that did
-  // begin it fail at once instead of waiting. If every rank refuses alike, nothing is lost.
+  // begin it fail at once instead of waiting. If every rank refuses alike, nothing is lost. After
+  // a refused call it waits until the peers have begun that one, and may throw as run() does.
   virtual void refuse() = 0;
 
   virtual const WindowLayout& window() const = 0;
@@ -71,6 +78,9 @@ class Engine {
   // Fills in the tile shape and the default transport that this engine measured best.
   virtual PlanSpec with_tiles(PlanSpec spec) const = 0;
 
+  // "" or why this engine does not serve this spec, which can be planned.
+  virtual std::string why_not_served(const PlanSpec& spec) const = 0;
+
   // Bytes of symmetric memory that each rank holds for this spec. Throws Error(kInvalidArgument).
   virtual std::int64_t window_bytes(const PlanSpec& spec) const = 0;
 
@@ -84,13 +94,20 @@ class Engine {
 
   // Local. out = x * w^T (+ bias) as bf16 [rows, cols], dense.
   virtual void gemm(const ActivationView& x, const WeightView& w, const Bf16* bias, Bf16* out,
-                    Timeline* timeline) = 0;
+                    Timeline* timeline, void* stream = nullptr) = 0;
 
   // Local. Dense codes [rows, depth] and scales [rows, depth / 128], bit-equal to
   // quantize_activations; depth a multiple of 128.
   virtual void quantize(const Bf16* x, std::int64_t rows, std::int64_t depth,
-                        std::int64_t x_row_stride, ScaleFormat format, E4m3* codes,
-                        float* scales) = 0;
+                        std::int64_t x_row_stride, ScaleFormat format, E4m3* codes, float* scales,
+                        void* stream = nullptr) = 0;
+
+  // Local. Memory that calls of this engine can read; a copy of `bytes` at `host`.
+  virtual std::shared_ptr<const void> upload(const void* host, std::size_t bytes) = 0;
+  // Local. Copies what calls of this engine have written: to the host, once `stream` has come
+  // there; and to memory of the engine, in the order of `stream`.
+  virtual void download(void* host, const void* from, std::size_t bytes, void* stream) = 0;
+  virtual void copy(void* to, const void* from, std::size_t bytes, void* stream) = 0;
 };
 
 enum class EngineKind { kHost };

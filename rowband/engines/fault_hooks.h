@@ -17,6 +17,7 @@ struct FaultHooks {
   std::int64_t first_call = 1;                  // number of the first call, to start near a wrap
 
   std::int64_t skip_transfers_from = kNever;  // flags are set, bytes are not moved
+  std::optional<int> skip_only_chunk;         // of every band; without it, of all chunks
   std::int64_t drop_transfers_from = kNever;  // neither
   std::int64_t delay_call = kNever;           // this call starts `delay` late
   std::int64_t delay_from = kNever;           // so does every call from here on

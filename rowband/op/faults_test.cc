@@ -8,6 +8,7 @@
 
 #include "rowband/base/error.h"
 #include "rowband/testing/exact.h"
+#include "rowband/testing/watched_communicator.h"
 
 namespace rowband {
 namespace {
@@ -89,6 +90,22 @@ TEST(Faults, R02_ATransportThatMovesNothingFailsTheSelfTest) {
                                           HasSubstr(std::string(transport_name(mode.transport)))));
         }
       }
+    }
+  }
+}
+
+TEST(Faults, R02_OneChunkThatIsNotMovedFailsTheSelfTest) {
+  for (int chunk : {0, 3}) {
+    for (const auto& mode : all_modes(exact_options(2048, 64, 128))) {
+      const auto all = failures(2, [&](Communicator& comm) {
+        auto options = mode;
+        options.faults = hooks(comm.rank(), 1, [&](auto& f) {
+          f.skip_transfers_from = 1;
+          f.skip_only_chunk = chunk;
+        });
+        make(comm, options);
+      });
+      for (const auto& failure : all) EXPECT_EQ(failure.code, ErrorCode::kCorrupted) << chunk;
     }
   }
 }
@@ -237,6 +254,22 @@ TEST(Faults, AFailedCallPoisonsTheOpOnEveryRankAndLaterCallsFailAtOnce) {
       EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
     });
   }
+}
+
+TEST(Faults, AWorkerThatFailsEndsTheWaitsOfTheOtherWorkers) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto all = failures(3, [](Communicator& comm) {
+    // Rank 1 sees rank 2 gone; its worker that waits for rank 0 could only reach the deadline.
+    WatchedCommunicator watched(comm, [&](int peer) { return comm.rank() != 1 || peer != 2; });
+    auto options = small_options();
+    options.self_test = false;
+    options.deadline = 60s;
+    options.faults = hooks(0, 0, [](auto& f) { f.drop_transfers_from = 1; });
+    const auto op = GemmAllReduce::create(watched, test_engine(comm.rank(), 3), options);
+    run_exact(watched, *op, ExactWeight(64, 128), 96, 1);
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+  for (const auto& failure : all) EXPECT_THAT(failure.text, HasSubstr("rank 2 is gone"));
 }
 
 TEST(Faults, ARankThatRefusesItsArgumentsDoesNotKeepItsPeersWaiting) {

@@ -33,11 +33,13 @@ std::vector<NamedValue> agreed_values(const Engine& engine, const PlanSpec& s,
           {"self-test", o.self_test ? "on" : "off"}};
 }
 
-std::string why_bad_options(const PlanSpec& spec, const GemmAllReduceOptions& options) {
+std::string why_bad_options(const Engine& engine, const PlanSpec& spec,
+                            const GemmAllReduceOptions& options) {
   if (options.deadline <= std::chrono::nanoseconds(0)) {
     return fmt::format("deadline={}: must be more than 0 s", seconds(options.deadline));
   }
-  return why_not_expressible(spec);
+  if (auto why = why_not_expressible(spec); !why.empty()) return why;
+  return engine.why_not_served(spec);
 }
 
 bool overlap(const void* a, std::int64_t a_bytes, const void* b, std::int64_t b_bytes) {
@@ -85,7 +87,7 @@ std::unique_ptr<GemmAllReduce> GemmAllReduce::create(Communicator& comm,
   };
   std::unique_ptr<GemmAllReduce> op(new GemmAllReduce(comm, std::move(engine), options));
   // Nothing is allocated before every rank has passed both gates with the same values.
-  agree_on_success(comm, "GemmAllReduce options", why_bad_options(op->spec_, options),
+  agree_on_success(comm, "GemmAllReduce options", why_bad_options(*op->engine_, op->spec_, options),
                    ErrorCode::kInvalidArgument, deadline());
   agree_on_values(comm, "GemmAllReduce options", agreed_values(*op->engine_, op->spec_, options),
                   deadline());
@@ -142,14 +144,15 @@ std::string GemmAllReduce::why_not(const ActivationView& x, const WeightView& w,
 }
 
 Output GemmAllReduce::run(const ActivationView& x, const WeightView& w, const Bf16* bias, Bf16* out,
-                          Timeline* timeline) {
+                          Timeline* timeline, void* stream) {
   if (const std::string why = why_not(x, w, out); !why.empty()) {
     refuse();
     fail(ErrorCode::kInvalidArgument, "{}", why);
   }
-  const Bf16* result = fused_->run({x, w, bias, timeline});
+  const Bf16* result = fused_->run({x, w, bias, timeline, stream});
   if (out != nullptr) {
-    std::memcpy(out, result, static_cast<std::size_t>(x.rows * spec_.cols) * sizeof(Bf16));
+    engine_->copy(out, result, static_cast<std::size_t>(x.rows * spec_.cols) * sizeof(Bf16),
+                  stream);
     result = out;
   }
   return {result, x.rows, spec_.cols};

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <mutex>
@@ -180,6 +182,22 @@ TEST(GemmAllReduce, N05_ARowsBitsDoNotDependOnMOrOnItsOwner) {
   }
 }
 
+TEST(GemmAllReduce, N05_PartialsAreAddedInRankOrderWhoeverOwnsTheRow) {
+  // Sums of 2^30, -2^30 and 1 in fp32 are 0 or 1, as the order has it.
+  std::vector<float> partials{-0x1p30f, 1.0f, 0x1p30f};
+  do {
+    const float want = partials[0] + partials[1] + partials[2];
+    with_ops(3, exact_options(96, 8, 128), [&](Communicator& comm, GemmAllReduce& op) {
+      const float partial = partials[comm.rank()];
+      const ConstantActivations x(96, 128, 1);
+      ConstantWeight w(8, 128, partial < 0 ? -1.0f : 1.0f);
+      w.scales[0] = std::abs(partial) / 128;
+      const Output y = op.run(x.view(), w.view());
+      for (int i = 0; i < 96 * 8; ++i) ASSERT_EQ(to_float(y.data[i]), want) << "row " << i / 8;
+    });
+  } while (std::next_permutation(partials.begin(), partials.end()));
+}
+
 TEST(GemmAllReduce, TwoRanksGiveTheBitsOfABf16AllReduce) {
   const RandomGroup group(2, 200, 256, 384, 11);
   const auto fused = group.run(exact_options(200, 256, 384), 200, nullptr);
@@ -325,6 +343,30 @@ TEST(GemmAllReduce, TheTimelineShowsEveryTileAndEveryTransfer) {
     EXPECT_GE(gemm, 2 * 4 * 2);  // ranks x tile rows x tile columns
     EXPECT_GE(scatter, 2);
     EXPECT_GE(gather, 2);
+  }
+}
+
+TEST(GemmAllReduce, TheTimelineIsCompleteWhenTheCallReturns) {
+  for (auto options : all_modes(exact_options(1024, 64, 128))) {
+    if (options.transport != Transport::kCopyEngine) continue;
+    run_ranks(2, [&](Communicator& comm) {
+      auto slow = std::make_shared<FaultHooks>();
+      if (comm.rank() == 0) slow->jitter = std::chrono::milliseconds(20);
+      auto own = options;
+      own.faults = slow;
+      const auto op = GemmAllReduce::create(comm, test_engine(comm.rank()), own);
+      Timeline timeline;
+      const ExactWeight w(64, 128);
+      const ExactActivations x(1024, 128, comm.rank(), 1);
+      op->run(x.view(), w.view(), nullptr, nullptr, &timeline);
+      int scatter = 0, gather = 0;
+      for (const auto& event : timeline.events()) {
+        scatter += event.activity == Activity::kScatter;
+        gather += event.activity == Activity::kGather;
+      }
+      EXPECT_EQ(scatter, 2);  // the chunks of the peer's band
+      EXPECT_EQ(gather, 2);   // and of its own
+    });
   }
 }
 

@@ -120,6 +120,19 @@ TEST(Protocol, ARandomDelayBeforeEveryHandOverChangesNothing) {
   }
 }
 
+// A rank that owns no rows is done with a call before its peers are; refusing the next calls must
+// not take from them what they still have to read of it.
+TEST(Protocol, CallsThatAllRefuseMayFollowOneThatAPeerIsStillIn) {
+  with_ops(8, exact_options(64, 64, 128), [](Communicator& comm, GemmAllReduce& op) {
+    const ExactWeight w(64, 128);
+    for (int call = 1; call <= kManyCalls / 20; ++call) {
+      run_exact(comm, op, w, call % 3 == 0 ? 0 : 1, call);
+      op.refuse();
+      op.refuse();
+    }
+  });
+}
+
 TEST(Protocol, L05_TwoOpsAndTwoGroupsAtOnceDoNotMix) {
   std::vector<std::thread> groups;
   for (int group = 0; group < 2; ++group) {

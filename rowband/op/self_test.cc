@@ -35,7 +35,10 @@ void GemmAllReduce::self_test() {
     return all;
   }();
   const std::vector<float> scales(static_cast<std::size_t>(scale_blocks(spec_.cols)), 1.0f);
-  const WeightView w{codes.data(), spec_.cols, kDepth, kDepth, scales.data(), 1, 1};
+  const auto w_codes = engine_->upload(codes.data(), codes.size());
+  const auto w_scales = engine_->upload(scales.data(), scales.size() * sizeof(float));
+  const WeightView w{static_cast<const E4m3*>(w_codes.get()),   spec_.cols, kDepth, kDepth,
+                     static_cast<const float*>(w_scales.get()), 1,          1};
 
   // Every chunk of every band, then a short call, and every output slot at least once.
   const std::int64_t all_chunks = spec_.world * spec_.chunks * spec_.tile_rows;
@@ -63,10 +66,17 @@ std::string GemmAllReduce::check_one_self_test_call(std::int64_t rows, const Wei
     std::fill_n(codes.begin() + row * kDepth, kDepth, code(activation(comm_.rank(), row, round)));
   }
   const std::vector<float> scales(static_cast<std::size_t>(rows), 1.0f);
-  const ActivationView x{codes.data(), rows, kDepth, kDepth, scales.data(), 1, 1};
-  const Bf16* got = nullptr;
+  const auto x_codes = engine_->upload(codes.data(), codes.size());
+  const auto x_scales = engine_->upload(scales.data(), scales.size() * sizeof(float));
+  const ActivationView x{static_cast<const E4m3*>(x_codes.get()),   rows, kDepth, kDepth,
+                         static_cast<const float*>(x_scales.get()), 1,    1};
+  std::vector<Bf16> got(static_cast<std::size_t>(rows * spec_.cols));
   try {
-    got = fused_->run({x, w, nullptr, nullptr});
+    const Bf16* result = fused_->run({x, w, nullptr, nullptr, nullptr});
+    engine_->download(got.data(), result, got.size() * sizeof(Bf16), nullptr);
+    if (const std::string reason = fused_->poison(); !reason.empty()) {
+      return fmt::format("call {} failed: {}", round + 1, reason);
+    }
   } catch (const Error& error) {
     return fmt::format("call {} failed: {}", round + 1, error.what());
   }
@@ -76,7 +86,7 @@ std::string GemmAllReduce::check_one_self_test_call(std::int64_t rows, const Wei
     const Bf16 want[2] = {to_bf16(static_cast<float>(sum * kDepth)),
                           to_bf16(static_cast<float>(2 * sum * kDepth))};
     for (std::int64_t col = 0; col < spec_.cols; ++col) {
-      const Bf16 value = got[row * spec_.cols + col];
+      const Bf16 value = got[static_cast<std::size_t>(row * spec_.cols + col)];
       if (value == want[col % 2]) continue;
       return fmt::format(
           "call {}, M={}: row {} column {} is {}, should be {}: the transport did not move "

@@ -127,6 +127,29 @@ TEST(Plan, PeersComeFirstAndRotatedTheOwnBandLast) {
   });
 }
 
+TEST(Plan, AWalkInStepsVisitsTheSameTiles) {
+  for_each_small_spec([](const PlanSpec& spec) {
+    for (std::int64_t rows : {0, 1, 8, 65, 130, 300}) {
+      const CallPlan plan(spec, rows);
+      for (int rank = 0; rank < spec.world; ++rank) {
+        for (std::int64_t step : {1, 2, 7, 66}) {
+          for (std::int64_t first = 0; first < std::min<std::int64_t>(step, 5); ++first) {
+            std::int64_t index = first;
+            for (TileWalk walk(plan.order(), rank, first); !walk.done(); walk.advance(step)) {
+              const Tile want = plan.tile(rank, index), got = walk.tile();
+              ASSERT_TRUE(got.band == want.band && got.chunk == want.chunk &&
+                          got.rows == want.rows && got.cols == want.cols)
+                  << "M=" << rows << " rank=" << rank << " tile " << index;
+              index += step;
+            }
+            ASSERT_GE(index, plan.tiles());
+          }
+        }
+      }
+    }
+  });
+}
+
 TEST(Plan, NoTwoRanksStartWithTheSameReceiver) {
   const CallPlan plan(small_spec(8, 4, 8), 300);
   std::set<int> first;

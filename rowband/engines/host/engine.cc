@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <vector>
 
 #include "rowband/base/fail.h"
@@ -51,6 +52,8 @@ class HostEngine final : public Engine {
     return spec;
   }
 
+  std::string why_not_served(const PlanSpec&) const override { return ""; }
+
   std::int64_t window_bytes(const PlanSpec& spec) const override {
     return plan_window(spec, Window::control_bytes(spec.world, spec.chunks)).bytes;
   }
@@ -72,9 +75,21 @@ class HostEngine final : public Engine {
   }
 
   void gemm(const ActivationView& x, const WeightView& w, const Bf16* bias, Bf16* out,
-            Timeline* timeline) override;
+            Timeline* timeline, void* stream) override;
   void quantize(const Bf16* x, std::int64_t rows, std::int64_t depth, std::int64_t x_row_stride,
-                ScaleFormat format, E4m3* codes, float* scales) override;
+                ScaleFormat format, E4m3* codes, float* scales, void* stream) override;
+
+  std::shared_ptr<const void> upload(const void* host, std::size_t bytes) override {
+    const auto* first = static_cast<const std::byte*>(host);
+    auto copied = std::make_shared<std::vector<std::byte>>(first, first + bytes);
+    return {copied, copied->data()};
+  }
+  void download(void* host, const void* from, std::size_t bytes, void* stream) override {
+    copy(host, from, bytes, stream);
+  }
+  void copy(void* to, const void* from, std::size_t bytes, void*) override {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
 
  private:
   const int rank_;
@@ -84,7 +99,7 @@ class HostEngine final : public Engine {
 };
 
 void HostEngine::gemm(const ActivationView& x, const WeightView& w, const Bf16* bias, Bf16* out,
-                      Timeline* timeline) {
+                      Timeline* timeline, void*) {
   if (x.rows == 0) return;
   const PlanSpec spec =
       with_tiles({.max_rows = x.rows, .cols = w.cols, .depth = w.depth, .world = 1});
@@ -111,8 +126,8 @@ void HostEngine::gemm(const ActivationView& x, const WeightView& w, const Bf16* 
 }
 
 void HostEngine::quantize(const Bf16* x, std::int64_t rows, std::int64_t depth,
-                          std::int64_t x_row_stride, ScaleFormat format, E4m3* codes,
-                          float* scales) {
+                          std::int64_t x_row_stride, ScaleFormat format, E4m3* codes, float* scales,
+                          void*) {
   if (depth % kScaleBlock != 0) {
     fail(ErrorCode::kInvalidArgument, "depth={}: must be a multiple of {}", depth, kScaleBlock);
   }

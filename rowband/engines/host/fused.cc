@@ -118,6 +118,26 @@ void HostFused::poison_with(const Error& error) {
   if (error.code() != ErrorCode::kPoisoned) window_.report_failure(poison_);
 }
 
+void HostFused::refuse() {
+  const std::int64_t number = next_call_++;
+  try {
+    publish_card(number, kRefused);
+    last_refused_ = number;
+  } catch (const Error& error) {
+    // The caller is about to throw why it refused; later calls will tell this.
+    poison_with(Error(error.code(), fmt::format("call {} (refused): {}", number, error.what())));
+  }
+}
+
+// Card k overwrites card k - 2, which a peer may still have to read until it begins call k - 1. A
+// rank that ran k - 1 has seen that; one that refused it waits for that here (rule 5).
+void HostFused::publish_card(std::int64_t call, std::int64_t rows) {
+  if (call - 1 == last_refused_) {
+    window_.await_begun(call - 1, Deadline::after(options_.deadline));
+  }
+  window_.publish_card(call, rows);
+}
+
 const Bf16* HostFused::run(const FusedCall& call) {
   if (const std::string reason = poison(); !reason.empty()) {
     fail(ErrorCode::kPoisoned, "an earlier call failed: {}", reason);
@@ -125,8 +145,12 @@ const Bf16* HostFused::run(const FusedCall& call) {
   const std::int64_t number = next_call_++;
   inject_before(number);
   InFlight flight(call, spec_, rank_, number, options_.deadline, pool_.threads());
-  window_.publish_card(flight.number, call.x.rows);
-  pool_.run([&](int worker) { work(flight, worker); });
+  try {
+    publish_card(number, call.x.rows);
+    pool_.run([&](int worker) { work(flight, worker); });
+  } catch (...) {
+    flight.fail_with(std::current_exception());
+  }
   if (copy_engine_ && flight.failed) copy_engine_->cancel();
   if (copy_engine_ && (flight.failed || call.timeline != nullptr)) copy_engine_->drain();
   if (!flight.failed) {
@@ -194,7 +218,7 @@ void HostFused::do_peer_tile(InFlight& flight, const Tile& tile, int worker) {
   const std::int64_t staged =
       window_.layout().staging_row(rank_, peer, tile.rows.begin - band.begin);
   Bf16* out = direct() ? window_.at<Bf16>(peer, received) : window_.at<Bf16>(rank_, staged);
-  if (!direct() || moves_bytes(flight.number)) {
+  if (!direct() || moves_bytes(flight.number, tile.chunk)) {
     flight.lanes[worker]->measure(
         direct() ? Activity::kScatter : Activity::kGemm, [&] { return label(tile); },
         [&] {
@@ -248,7 +272,7 @@ void HostFused::reduce(InFlight& flight, const Tile& tile, int worker) {
 }
 
 void HostFused::store_at_peers(InFlight& flight, const Tile& tile, int worker) {
-  if (spec_.world == 1 || !moves_bytes(flight.number)) return;
+  if (spec_.world == 1 || !moves_bytes(flight.number, tile.chunk)) return;
   flight.lanes[worker]->measure(
       Activity::kGather, [&] { return label(tile); },
       [&] {
@@ -317,7 +341,7 @@ void HostFused::send(InFlight& flight, const Chunk& chunk, std::vector<Piece> pi
   const auto move_and_publish = [this, chunk, pieces = std::move(pieces),
                                  number = flight.number](Recorder& lane) {
     inject_before_hand_over();
-    if (!pieces.empty() && moves_bytes(number)) {
+    if (!pieces.empty() && moves_bytes(number, chunk.index)) {
       const bool scatter = chunk.leg == Leg::kScatter;
       lane.measure(
           scatter ? Activity::kScatter : Activity::kGather,
@@ -382,8 +406,9 @@ void HostFused::inject_before_hand_over() const {
       std::chrono::microseconds(random() % static_cast<std::uint64_t>(faults_.jitter.count())));
 }
 
-bool HostFused::moves_bytes(std::int64_t call) const {
-  return call < faults_.skip_transfers_from && call < faults_.drop_transfers_from;
+bool HostFused::moves_bytes(std::int64_t call, int chunk) const {
+  if (call >= faults_.drop_transfers_from) return false;
+  return call < faults_.skip_transfers_from || chunk != faults_.skip_only_chunk.value_or(chunk);
 }
 
 }  // namespace rowband::host

@@ -31,7 +31,7 @@ class HostFused final : public FusedExecutor {
   ~HostFused() override = default;  // finishes its queued copies first
 
   const Bf16* run(const FusedCall& call) override;
-  void refuse() override { window_.publish_card(next_call_++, kRefused); }
+  void refuse() override;
   const WindowLayout& window() const override { return window_.layout(); }
   std::int64_t calls() const override { return next_call_ - 1; }
   bool in_window(const void* begin, std::int64_t bytes) const override {
@@ -51,6 +51,7 @@ class HostFused final : public FusedExecutor {
     Range rows;
   };
 
+  void publish_card(std::int64_t call, std::int64_t rows);
   void work(InFlight& flight, int worker);
   void do_peer_tile(InFlight& flight, const Tile& tile, int worker);
   void do_own_tile(InFlight& flight, const Tile& tile, int worker);
@@ -75,7 +76,7 @@ class HostFused final : public FusedExecutor {
 
   void inject_before(std::int64_t call) const;
   void inject_before_hand_over() const;
-  bool moves_bytes(std::int64_t call) const;  // false once a fault ordered otherwise
+  bool moves_bytes(std::int64_t call, int chunk) const;  // false once a fault ordered otherwise
   void poison_with(const Error& error);
 
   const PlanSpec spec_;
@@ -88,6 +89,7 @@ class HostFused final : public FusedExecutor {
   const int rank_;
   const std::int64_t gather_group_;  // columns per scale of the fp8 wire
   std::int64_t next_call_;           // numbered from 1
+  std::int64_t last_refused_ = kNever;
   mutable std::mutex poison_mutex_;
   std::string poison_;
   std::unique_ptr<CopyEngine> copy_engine_;  // last, so that its thread ends before the window goes

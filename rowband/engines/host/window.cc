@@ -212,19 +212,26 @@ void Window::await(Leg leg, int peer, int chunk, std::int64_t call, Deadline dea
       });
 }
 
+std::int64_t Window::await_card(int peer, std::int64_t call, Deadline deadline) {
+  const Card& c = card(rank_, peer, call);
+  // Only a peer that refused this call can be beyond it.
+  const auto beyond = [&] {
+    return static_cast<std::int32_t>(c.epoch.load(std::memory_order_acquire) - epoch_of(call));
+  };
+  wait_for(
+      peer, deadline, [&] { return c.epoch.load(std::memory_order_acquire) != 0 && beyond() >= 0; },
+      [&] { return fmt::format("rank {} to begin call {}", peer, call); });
+  return beyond() > 0 ? kRefused : c.rows.load(std::memory_order_relaxed);
+}
+
+void Window::await_begun(std::int64_t call, Deadline deadline) {
+  for (int step = 1; step < world_; ++step) await_card((rank_ + step) % world_, call, deadline);
+}
+
 void Window::await_cards(std::int64_t call, std::int64_t rows, Deadline deadline) {
   for (int step = 1; step < world_; ++step) {
     const int peer = (rank_ + step) % world_;
-    const Card& c = card(rank_, peer, call);
-    // Only a peer that refused this call can be beyond it.
-    const auto beyond = [&] {
-      return static_cast<std::int32_t>(c.epoch.load(std::memory_order_acquire) - epoch_of(call));
-    };
-    wait_for(
-        peer, deadline,
-        [&] { return c.epoch.load(std::memory_order_acquire) != 0 && beyond() >= 0; },
-        [&] { return fmt::format("rank {} to begin call {}", peer, call); });
-    const std::int64_t theirs = beyond() > 0 ? kRefused : c.rows.load(std::memory_order_relaxed);
+    const std::int64_t theirs = await_card(peer, call, deadline);
     if (theirs == kRefused) {
       fail(ErrorCode::kDisagreement,
            "rank {} refused this call (its own error says why); rank {} passed M={}", peer, rank_,

@@ -66,6 +66,8 @@ class Window {
   // Every peer has begun the same call with the same rows; else Error(kDisagreement) with both
   // numbers.
   void await_cards(std::int64_t call, std::int64_t rows, Deadline deadline);
+  // Every peer has begun `call`, or refused it.
+  void await_begun(std::int64_t call, Deadline deadline);
   // A peer's reason, "" while none failed.
   std::string failure() const;
   // Ends the waits of all threads of this rank, for good.
@@ -86,6 +88,8 @@ class Window {
   Failure& failure_slot(int at_rank, int from) const;
   Bell& bell(int at_rank) const;
   void ring(int at_rank);
+  // The rows with which `peer` began the call, or kRefused.
+  std::int64_t await_card(int peer, std::int64_t call, Deadline deadline);
   void throw_if_broken(int peer, const std::function<std::string()>& what) const;
 
   // Returns when ready(), else throws; what() says what was awaited of `peer`.

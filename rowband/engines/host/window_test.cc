@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <thread>
 
 #include "rowband/testing/exact.h"
+#include "rowband/testing/watched_communicator.h"
 
 namespace rowband::host {
 namespace {
@@ -207,6 +209,24 @@ TEST(Window, WhatArrivedCountsEvenFromAPeerThatFailedSince) {
     if (comm.rank() == 0) {
       EXPECT_NO_THROW(window.await(Leg::kScatter, 1, 0, 1, soon()));
     }
+  });
+}
+
+TEST(Window, WhatAPeerDidInItsLastMomentCounts) {
+  Window* peers = nullptr;
+  run_ranks(2, [&](Communicator& comm) {
+    // The peer's flag comes after the waiting rank looked for it and before it sees the peer gone.
+    WatchedCommunicator watched(comm, [&](int) {
+      peers->publish(Leg::kScatter, 0, 0, 1);
+      return false;
+    });
+    Window window(watched, spec_for(2), "", soon());
+    if (comm.rank() == 1) peers = &window;
+    comm.barrier(soon());
+    if (comm.rank() == 0) {
+      EXPECT_NO_THROW(window.await(Leg::kScatter, 1, 0, 1, soon()));
+    }
+    comm.barrier(soon());
   });
 }
 

@@ -1,0 +1,33 @@
+#include "rowband/engines/cuda/device_memory.h"
+
+#include <cstring>
+
+#include "rowband/base/fail.h"
+#include "rowband/engines/cuda/launch_check.h"
+
+namespace rowband::cuda {
+
+DeviceScope::DeviceScope(int device) {
+  check(cudaGetDevice(&before_), "asking for the current device");
+  check(cudaSetDevice(device), fmt::format("choosing device {}", device));
+}
+
+DeviceScope::~DeviceScope() { cudaSetDevice(before_); }
+
+DeviceMemory allocate_device(std::size_t bytes) {
+  void* p = nullptr;
+  check(cudaMalloc(&p, bytes), fmt::format("allocating {} bytes on the device", bytes));
+  DeviceMemory memory(p);
+  check(cudaMemset(p, 0, bytes), "clearing device memory");
+  return memory;
+}
+
+PinnedMemory allocate_pinned(std::size_t bytes) {
+  void* p = nullptr;
+  check(cudaHostAlloc(&p, bytes, cudaHostAllocMapped),
+        fmt::format("allocating {} bytes of pinned host memory", bytes));
+  std::memset(p, 0, bytes);
+  return PinnedMemory(p);
+}
+
+}  // namespace rowband::cuda

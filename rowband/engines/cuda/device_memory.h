@@ -1,0 +1,40 @@
+// Device memory and streams with owners.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <memory>
+
+namespace rowband::cuda {
+
+// Makes `device` current for this thread while it lives.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device);
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+struct FreeDevice {
+  void operator()(void* p) const { cudaFree(p); }
+};
+struct FreeHost {
+  void operator()(void* p) const { cudaFreeHost(p); }
+};
+using DeviceMemory = std::unique_ptr<void, FreeDevice>;
+using PinnedMemory = std::unique_ptr<void, FreeHost>;
+
+struct DestroyStream {
+  void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
+};
+
+// Zero-filled. Throw Error(kOutOfMemory) with the bytes asked for.
+DeviceMemory allocate_device(std::size_t bytes);
+PinnedMemory allocate_pinned(std::size_t bytes);
+
+}  // namespace rowband::cuda

@@ -1,0 +1,195 @@
+#include "rowband/engines/cuda/engine.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "rowband/base/fail.h"
+#include "rowband/engines/cuda/device_memory.h"
+#include "rowband/engines/cuda/fused.h"
+#include "rowband/engines/cuda/kernels.h"
+#include "rowband/engines/cuda/launch_check.h"
+#include "rowband/engines/cuda/tensor_map.h"
+#include "rowband/engines/fault_hooks.h"
+
+namespace rowband::cuda {
+namespace {
+
+constexpr int kMostChunks = 64;
+
+class CudaEngine final : public Engine {
+ public:
+  explicit CudaEngine(const EngineOptions& options) : device_(options.device) {
+    const DeviceScope scope(device_);
+    cudaDeviceProp properties;
+    check(cudaGetDeviceProperties(&properties, device_), "reading the device's properties");
+    name_ = properties.name;
+    if (properties.major != 9 || properties.minor != 0) {
+      fail(ErrorCode::kUnavailable, "GPU {} ({}) is sm_{}{}; the kernels are built for sm_90a",
+           device_, name_, properties.major, properties.minor);
+    }
+    if (options.device_ranks < 1) {
+      fail(ErrorCode::kInvalidArgument, "device_ranks={}: must be at least 1",
+           options.device_ranks);
+    }
+    clusters_ = properties.multiProcessorCount / 2 / options.device_ranks;
+    load_fused_kernel();
+    load_quantize_kernel();
+    cudaStream_t stream = nullptr;
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making the engine's stream");
+    stream_ = std::shared_ptr<CUstream_st>(stream, DestroyStream());
+    keep_freed_memory();
+    counters_ = allocate_device(counters_bytes(1, kMostChunks));
+    status_ = allocate_pinned(sizeof(Status));
+  }
+
+  std::string_view name() const override { return "cuda"; }
+  std::string description() const override {
+    return fmt::format("cuda engine on GPU {} ({}), {} of its SMs", device_, name_, 2 * clusters_);
+  }
+
+  PlanSpec with_tiles(PlanSpec spec) const override {
+    spec.tile_rows = spec.min_tile_rows = kTileRows;
+    spec.tile_cols = kTileCols;
+    return spec;
+  }
+
+  std::string why_not_served(const PlanSpec& spec) const override {
+    if (spec.wire != Wire::kBf16)
+      return "the cuda engine gathers in bf16; wire fp8 is the host engine's";
+    if (spec.transport != Transport::kDirect) {
+      return "the cuda engine's transport is direct; copy_engine is the host engine's";
+    }
+    if (spec.world > kMaxWorld) {
+      return fmt::format("W={}: the cuda engine joins at most {} ranks", spec.world, kMaxWorld);
+    }
+    if (spec.max_rows > INT32_MAX - kTileRows) {
+      return fmt::format("max_rows={}: the cuda engine counts rows in 32 bits", spec.max_rows);
+    }
+    return "";
+  }
+
+  std::int64_t window_bytes(const PlanSpec& spec) const override {
+    return plan_window(spec, control_bytes(spec.world, spec.chunks)).bytes;
+  }
+
+  std::string why_no_room(std::int64_t window_bytes, int, const FaultHooks* faults) const override {
+    const DeviceScope scope(device_);
+    std::size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "asking for free device memory");
+    if (faults != nullptr && faults->available_bytes) {
+      free = static_cast<std::size_t>(*faults->available_bytes);
+    }
+    if (static_cast<std::size_t>(window_bytes) <= free) return "";
+    return fmt::format("the window needs {} bytes, GPU {} has {} bytes free", window_bytes, device_,
+                       free);
+  }
+
+  std::unique_ptr<FusedExecutor> make_fused(Communicator& comm, const PlanSpec& spec,
+                                            const FusedOptions& options) override {
+    return std::make_unique<CudaFused>(comm, spec, options, device_, clusters_, stream_.get());
+  }
+
+  // The fused kernel of a world of one.
+  void gemm(const ActivationView& x, const WeightView& w, const Bf16* bias, Bf16* out, Timeline*,
+            void* stream) override {
+    if (x.rows == 0) return;
+    const DeviceScope scope(device_);
+    // Chunks of eight tile rows: with more, the tiles at work at one time need more than the L2
+    // holds.
+    const std::int64_t chunks = std::clamp<std::int64_t>(x.rows / (8 * kTileRows), 1, kMostChunks);
+    const PlanSpec spec = with_tiles(
+        {.max_rows = x.rows, .cols = w.cols, .depth = w.depth, .chunks = static_cast<int>(chunks)});
+    FusedArguments a = call_arguments({x, w, bias, nullptr, stream}, CallPlan(spec, x.rows), 0, 1);
+    a.output_at[0] = map_bf16(out, x.rows, w.cols, w.cols, kPieceRows);
+    point_to_counters(a, counters_.get());
+    a.host_status = static_cast<Status*>(status_.get());
+    launch_fused(a, clusters_, stream_of(stream));
+  }
+
+  void quantize(const Bf16* x, std::int64_t rows, std::int64_t depth, std::int64_t x_row_stride,
+                ScaleFormat format, E4m3* codes, float* scales, void* stream) override {
+    if (depth % kScaleBlock != 0) {
+      fail(ErrorCode::kInvalidArgument, "depth={}: must be a multiple of {}", depth, kScaleBlock);
+    }
+    const DeviceScope scope(device_);
+    launch_quantize(x, rows, depth, x_row_stride, format == ScaleFormat::kUe8m0, codes, scales,
+                    depth / kScaleBlock, 1, stream_of(stream));
+  }
+
+  // In the order of the engine's stream: cudaMalloc and cudaFree may wait for the whole device, and
+  // so, where ranks share one, for a peer's kernel that waits for this rank.
+  std::shared_ptr<const void> upload(const void* host, std::size_t bytes) override {
+    const DeviceScope scope(device_);
+    void* memory = nullptr;
+    check(cudaMallocAsync(&memory, std::max<std::size_t>(bytes, 1), stream_.get()),
+          fmt::format("allocating {} bytes on the device", bytes));
+    std::shared_ptr<const void> owner(
+        memory, [stream = stream_](void* p) { cudaFreeAsync(p, stream.get()); });
+    check(cudaStreamSynchronize(stream_.get()), "waiting for the stream");
+    check(cudaMemcpyAsync(memory, host, bytes, cudaMemcpyHostToDevice, stream_.get()),
+          "copying to the device");
+    check(cudaStreamSynchronize(stream_.get()), "waiting for the copy");
+    return owner;
+  }
+
+  void download(void* host, const void* from, std::size_t bytes, void* stream) override {
+    const DeviceScope scope(device_);
+    // A copy queued behind a kernel that waits for a peer would hold up the copies of a peer that
+    // shares this device, and with them the kernel waited for.
+    check(cudaStreamSynchronize(stream_of(stream)), "waiting for the stream");
+    check(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream_of(stream)),
+          "copying from the device");
+    check(cudaStreamSynchronize(stream_of(stream)), "waiting for the stream");
+  }
+
+  void copy(void* to, const void* from, std::size_t bytes, void* stream) override {
+    const DeviceScope scope(device_);
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(stream)),
+          "copying on the device");
+  }
+
+ private:
+  // Giving memory back to the system would wait for the device.
+  void keep_freed_memory() const {
+    cudaMemPool_t pool = nullptr;
+    check(cudaDeviceGetDefaultMemPool(&pool, device_), "the device's memory pool");
+    std::uint64_t everything = UINT64_MAX;
+    check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &everything),
+          "keeping freed memory in the pool");
+  }
+
+  // Ranks of one GPU must not share a stream, so without one a call goes on the engine's own.
+  cudaStream_t stream_of(void* given) const {
+    return given != nullptr ? static_cast<cudaStream_t>(given) : stream_.get();
+  }
+
+  const int device_;
+  int clusters_ = 0;
+  std::string name_;
+  std::shared_ptr<CUstream_st> stream_;  // shared with the memory that is freed in its order
+  DeviceMemory counters_;                // of gemm's calls
+  PinnedMemory status_;
+};
+
+}  // namespace
+
+int device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  return count;
+}
+
+std::unique_ptr<Engine> make_cuda_engine(const EngineOptions& options) {
+  const int count = device_count();
+  if (options.device < 0 || options.device >= count) {
+    fail(ErrorCode::kUnavailable, "device {}: this process sees {} GPU{}", options.device, count,
+         count == 1 ? "" : "s");
+  }
+  return std::make_unique<CudaEngine>(options);
+}
+
+}  // namespace rowband::cuda

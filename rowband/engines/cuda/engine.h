@@ -1,0 +1,19 @@
+// The cuda engine: GPU ranks, Hopper (sm_90a). The ranks are threads of one process, on one GPU or
+// several; the gather wire is bf16 and the transport direct. What it does not serve it says.
+#pragma once
+
+#include <memory>
+
+#include "rowband/engines/engine.h"
+
+namespace rowband::cuda {
+
+// GPUs that this process sees; 0 without a driver.
+int device_count();
+
+// Uses options.device and options.device_ranks. A call without a stream goes on the engine's own.
+// Throws Error(kUnavailable) naming the device and
+// its compute capability when it is not Hopper.
+std::unique_ptr<Engine> make_cuda_engine(const EngineOptions& options);
+
+}  // namespace rowband::cuda

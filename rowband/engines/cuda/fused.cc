@@ -1,0 +1,254 @@
+#include "rowband/engines/cuda/fused.h"
+
+#include <unistd.h>
+
+#include <functional>
+
+#include "rowband/base/fail.h"
+#include "rowband/engines/cuda/launch_check.h"
+#include "rowband/engines/cuda/tensor_map.h"
+#include "rowband/engines/fault_hooks.h"
+
+namespace rowband::cuda {
+namespace {
+
+constexpr int kLegs = 2;
+
+struct Counters {
+  std::uint64_t calls;
+  std::uint32_t blocks_done;
+  Status status;
+  // chunk_done[world][chunks] follows
+};
+
+struct Published {
+  pid_t process;
+  int device;
+  std::byte* window;
+};
+
+std::int64_t flags_bytes(int world, int chunks) {
+  const std::int64_t words = static_cast<std::int64_t>(kLegs) * world * chunks;
+  return (words * 4 + 15) / 16 * 16;
+}
+
+void enable_peer_access(int device, int peer) {
+  if (device == peer) return;
+  int possible = 0;
+  check(cudaDeviceCanAccessPeer(&possible, device, peer), "asking for peer access");
+  if (!possible) {
+    fail(ErrorCode::kUnavailable,
+         "GPU {} cannot reach the memory of GPU {}: no NVLink or PCIe peer access", device, peer);
+  }
+  const cudaError_t result = cudaDeviceEnablePeerAccess(peer, 0);
+  if (result == cudaErrorPeerAccessAlreadyEnabled) {
+    cudaGetLastError();
+    return;
+  }
+  check(result, fmt::format("enabling access from GPU {} to GPU {}", device, peer));
+}
+
+}  // namespace
+
+std::int64_t control_bytes(int world, int chunks) {
+  return flags_bytes(world, chunks) + 2 * world * static_cast<std::int64_t>(sizeof(Card));
+}
+
+CudaFused::CudaFused(Communicator& comm, const PlanSpec& spec, const FusedOptions& options,
+                     int device, int clusters, cudaStream_t own_stream)
+    : spec_(spec),
+      options_(options),
+      rank_(comm.rank()),
+      device_(device),
+      clusters_(clusters),
+      own_stream_(own_stream),
+      layout_(plan_window(spec, control_bytes(spec.world, spec.chunks))) {
+  const DeviceScope scope(device_);
+  const Deadline deadline = Deadline::after(options.deadline);
+  std::string failure;
+  try {
+    if (options.faults && options.faults->fail_window_allocation) {
+      fail(ErrorCode::kOutOfMemory, "ordered by a fault hook");
+    }
+    memory_ = allocate_device(static_cast<std::size_t>(layout_.bytes));
+    counters_ = allocate_device(counters_bytes(spec.world, spec.chunks));
+    host_status_ = allocate_pinned(sizeof(Status));
+    // Before any wait is posted: loading code in a first launch could wait for a kernel that spins.
+    load_fused_kernel();
+    load_quantize_kernel();
+    if (options.faults) {
+      calls_ = options.faults->first_call - 1;
+      check(cudaMemcpy(&static_cast<Counters*>(counters_.get())->calls, &calls_, sizeof calls_,
+                       cudaMemcpyHostToDevice),
+            "presetting the call counter");
+    }
+    check(cudaDeviceSynchronize(), "preparing the window");
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  agree_on_success(comm, "the symmetric window on the GPU", failure, ErrorCode::kOutOfMemory,
+                   deadline);
+  exchange_windows(comm, deadline);
+}
+
+CudaFused::~CudaFused() {
+  // A peer's kernel may still store here until this rank's last call, and so the peer's, has ended.
+  const DeviceScope scope(device_);
+  cudaDeviceSynchronize();
+}
+
+void CudaFused::exchange_windows(Communicator& comm, Deadline deadline) {
+  const Published own{getpid(), device_, static_cast<std::byte*>(memory_.get())};
+  std::vector<Published> all(static_cast<std::size_t>(spec_.world));
+  comm.all_gather(&own, all.data(), sizeof own, deadline);
+  std::string failure;
+  try {
+    for (int peer = 0; peer < spec_.world; ++peer) {
+      const Published& theirs = all[static_cast<std::size_t>(peer)];
+      if (theirs.process != own.process) {
+        fail(ErrorCode::kUnavailable,
+             "rank {} is another process; the GPU window joins ranks that are threads of one "
+             "process",
+             peer);
+      }
+      enable_peer_access(device_, theirs.device);
+      parts_.push_back(theirs.window);
+    }
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  agree_on_success(comm, "access to the peers' windows", failure, ErrorCode::kUnavailable,
+                   deadline);
+}
+
+bool CudaFused::in_window(const void* begin, std::int64_t bytes) const {
+  const auto* first = static_cast<const std::byte*>(begin);
+  const std::less<> before;
+  return before(first, part(rank_) + layout_.bytes) && before(part(rank_), first + bytes);
+}
+
+std::uint32_t* CudaFused::flags(int at_rank, int leg, int from) const {
+  auto* words = reinterpret_cast<std::uint32_t*>(part(at_rank) + layout_.control);
+  return words + (leg * spec_.world + from) * spec_.chunks;
+}
+
+Card* CudaFused::cards(int at_rank, int from) const {
+  auto* first = part(at_rank) + layout_.control + flags_bytes(spec_.world, spec_.chunks);
+  return reinterpret_cast<Card*>(first) + 2 * from;
+}
+
+std::string CudaFused::poison() const {
+  const auto* status = static_cast<const volatile Status*>(host_status_.get());
+  switch (status->code) {
+    case Status::kFine:
+      return "";
+    case Status::kDisagreement:
+      if (status->rows == kRefused) {
+        return fmt::format("rank {} refused a call that rank {} made", status->peer, rank_);
+      }
+      return fmt::format(
+          "the ranks passed different M to one call: rank {} passed {}, rank {} another",
+          status->peer, status->rows, rank_);
+    default:
+      break;
+  }
+  const double seconds = std::chrono::duration<double>(options_.deadline).count();
+  if (status->leg == 2) {
+    return fmt::format("rank {} waited {:.3g} s for rank {} to begin the call", rank_, seconds,
+                       status->peer);
+  }
+  return fmt::format("rank {} waited {:.3g} s for chunk {} of rank {} ({} leg)", rank_, seconds,
+                     status->chunk, status->peer, status->leg == 0 ? "scatter" : "gather");
+}
+
+std::size_t counters_bytes(int world, int chunks) {
+  return sizeof(Counters) + sizeof(std::uint32_t) * static_cast<std::size_t>(world * chunks);
+}
+
+void point_to_counters(FusedArguments& a, void* counters) {
+  auto* first = static_cast<Counters*>(counters);
+  a.chunk_done = reinterpret_cast<std::uint32_t*>(first + 1);
+  a.blocks_done = &first->blocks_done;
+  a.calls = &first->calls;
+  a.status = &first->status;
+}
+
+FusedArguments call_arguments(const FusedCall& call, const CallPlan& plan, int rank, int world) {
+  FusedArguments a{};
+  const TileOrder& order = plan.order();
+  if (order.rows > 0) {
+    a.x = map_e4m3(call.x.codes, order.rows, call.x.depth, call.x.row_stride, kTileRows / 2);
+    a.w = map_e4m3(call.w.codes, order.cols, call.w.depth, call.w.row_stride, kBlockCols);
+  }
+  a.x_scales = call.x.scales;
+  a.x_scale_row = call.x.scale_row_stride;
+  a.x_scale_block = call.x.scale_block_stride;
+  a.w_scales = call.w.scales;
+  a.w_scale_row = call.w.scale_row_stride;
+  a.w_scale_block = call.w.scale_block_stride;
+  a.bias = call.bias;
+  const auto narrow = [](std::int64_t n) { return static_cast<std::int32_t>(n); };
+  a.order = {narrow(order.rows),      narrow(order.cols), narrow(order.tile_rows),
+             narrow(order.tile_cols), order.world,        order.chunks};
+  const Range own = plan.band(rank);
+  a.own_band = {narrow(own.begin), narrow(own.end)};
+  a.depth = call.x.depth;
+  a.rank = rank;
+  a.world = world;
+  return a;
+}
+
+std::int64_t CudaFused::output_slot() const {
+  return layout_.output + calls_ % spec_.slots * spec_.max_rows * spec_.cols *
+                              static_cast<std::int64_t>(sizeof(Bf16));
+}
+
+void CudaFused::point_to_windows(FusedArguments& a, const CallPlan& plan) const {
+  for (int peer = 0; peer < spec_.world; ++peer) {
+    if (plan.rows() > 0) {
+      a.output_at[peer] =
+          map_bf16(part(peer) + output_slot(), plan.rows(), spec_.cols, spec_.cols, kPieceRows);
+    }
+    if (peer == rank_) continue;
+    if (const Range band = plan.band(peer); band.size() > 0) {
+      a.received_at[peer] = map_bf16(part(peer) + layout_.received_row(peer, rank_, 0), band.size(),
+                                     spec_.cols, spec_.cols, kPieceRows);
+    }
+    a.received[peer] =
+        reinterpret_cast<const Bf16*>(part(rank_) + layout_.received_row(rank_, peer, 0));
+    a.scatter_flags_at[peer] = flags(peer, 0, rank_);
+    a.gather_flags_at[peer] = flags(peer, 1, rank_);
+    a.card_at[peer] = cards(peer, rank_);
+    a.scatter_flags[peer] = flags(rank_, 0, peer);
+    a.gather_flags[peer] = flags(rank_, 1, peer);
+    a.card[peer] = cards(rank_, peer);
+  }
+}
+
+FusedArguments CudaFused::arguments(const FusedCall& call, const CallPlan& plan) {
+  FusedArguments a = call_arguments(call, plan, rank_, spec_.world);
+  point_to_windows(a, plan);
+  point_to_counters(a, counters_.get());
+  a.host_status = static_cast<Status*>(host_status_.get());
+  a.deadline_ns = static_cast<std::uint64_t>(options_.deadline.count());
+  return a;
+}
+
+const Bf16* CudaFused::run(const FusedCall& call) {
+  if (const std::string reason = poison(); !reason.empty()) {
+    fail(ErrorCode::kPoisoned, "an earlier call failed: {}", reason);
+  }
+  const DeviceScope scope(device_);
+  ++calls_;
+  const auto stream = call.stream != nullptr ? static_cast<cudaStream_t>(call.stream) : own_stream_;
+  launch_fused(arguments(call, CallPlan(spec_, call.x.rows)), clusters_, stream);
+  return reinterpret_cast<const Bf16*>(part(rank_) + output_slot());
+}
+
+void CudaFused::refuse() {
+  const DeviceScope scope(device_);
+  ++calls_;
+  launch_refuse(arguments({}, CallPlan(spec_, 0)), own_stream_);
+}
+
+}  // namespace rowband::cuda

@@ -1,0 +1,62 @@
+// The fused call on one GPU rank: its window, and the arguments of the kernel that does it all.
+//
+// The ranks are threads of one process, on one GPU or several: a window is plain device memory that
+// the peers' GPUs reach by peer access. Calls are asynchronous on the caller's stream; a failure is
+// found at the next call or at check().
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "rowband/engines/cuda/device_memory.h"
+#include "rowband/engines/cuda/kernels.h"
+#include "rowband/engines/engine.h"
+
+namespace rowband::cuda {
+
+// Bytes of the control words in a window, and of the counters that no peer touches.
+std::int64_t control_bytes(int world, int chunks);
+std::size_t counters_bytes(int world, int chunks);
+
+// The part of a launch's arguments that follows from the call alone.
+FusedArguments call_arguments(const FusedCall& call, const CallPlan& plan, int rank, int world);
+// Zero-filled device memory of counters_bytes, as the launch's counters.
+void point_to_counters(FusedArguments& a, void* counters);
+
+class CudaFused final : public FusedExecutor {
+ public:
+  // Collective. `clusters` is this rank's share of its device, resident beside the other ranks'
+  // shares; `own_stream` takes the calls that name none.
+  CudaFused(Communicator& comm, const PlanSpec& spec, const FusedOptions& options, int device,
+            int clusters, cudaStream_t own_stream);
+  ~CudaFused() override;
+
+  const Bf16* run(const FusedCall& call) override;
+  void refuse() override;
+  const WindowLayout& window() const override { return layout_; }
+  std::int64_t calls() const override { return calls_; }
+  bool in_window(const void* begin, std::int64_t bytes) const override;
+  std::string poison() const override;
+
+ private:
+  void exchange_windows(Communicator& comm, Deadline deadline);
+  FusedArguments arguments(const FusedCall& call, const CallPlan& plan);
+  void point_to_windows(FusedArguments& a, const CallPlan& plan) const;
+  std::int64_t output_slot() const;  // offset of the call's
+  std::byte* part(int rank) const { return parts_[static_cast<std::size_t>(rank)]; }
+  std::uint32_t* flags(int at_rank, int leg, int from) const;
+  Card* cards(int at_rank, int from) const;
+
+  const PlanSpec spec_;
+  const FusedOptions options_;
+  const int rank_, device_, clusters_;
+  const cudaStream_t own_stream_;
+  const WindowLayout layout_;
+  DeviceMemory memory_;  // this rank's part
+  DeviceMemory counters_;
+  PinnedMemory host_status_;
+  std::vector<std::byte*> parts_;  // by rank
+  std::int64_t calls_ = 0;
+};
+
+}  // namespace rowband::cuda

@@ -1,0 +1,91 @@
+// What the host code launches. Plain data and functions, so that only the .cu files need nvcc.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "rowband/numerics/types.h"
+#include "rowband/plan/tile_order.h"
+
+namespace rowband::cuda {
+
+inline constexpr int kMaxWorld = 8;
+inline constexpr int kTileRows = 256;
+inline constexpr int kTileCols = 256;  // of a cluster: two blocks of 128
+inline constexpr int kBlockCols = 128;
+inline constexpr int kPieceRows = 64;  // of a piece that leaves shared memory in one bulk store
+inline constexpr int kDepth = 128;     // of a pipeline stage, and of a scale block
+
+// Why a wait ended without its event; written once, by the first that fails, for the host to read.
+struct Status {
+  enum Code : std::uint32_t { kFine = 0, kDeadline = 1, kDisagreement = 2 };
+  std::uint32_t code;
+  std::uint32_t leg;  // 0 scatter, 1 gather, 2 the peer's start
+  std::uint32_t peer;
+  std::uint32_t chunk;
+  std::int64_t rows;  // the peer's, under kDisagreement
+};
+
+// In place of the rows of a call that a rank does not take part in.
+inline constexpr std::int64_t kRefused = -1;
+
+// A rank's word to its peers: this call has begun, with so many rows.
+struct Card {
+  std::uint32_t epoch;
+  std::uint32_t unused;
+  std::int64_t rows;
+};
+
+// One launch of the fused kernel on one rank. Pointers ending in _at are indexed by the rank whose
+// memory they lead to; everything else is this rank's own.
+struct FusedArguments {
+  CUtensorMap x, w;                    // e4m3 [rows, depth], [cols, depth]
+  CUtensorMap received_at[kMaxWorld];  // bf16: where this rank's partial of that peer's band goes
+  CUtensorMap output_at[kMaxWorld];    // bf16 [rows, cols]: the output slot
+  std::uint32_t* scatter_flags_at[kMaxWorld];  // [chunks]: this rank's, in that peer's window
+  std::uint32_t* gather_flags_at[kMaxWorld];
+  Card* card_at[kMaxWorld];
+
+  const Bf16* received[kMaxWorld];  // row 0 of the own band, by source
+  const std::uint32_t* scatter_flags[kMaxWorld];
+  const std::uint32_t* gather_flags[kMaxWorld];
+  const Card* card[kMaxWorld];
+
+  const float* x_scales;
+  std::int64_t x_scale_row, x_scale_block;  // strides, in elements
+  const float* w_scales;
+  std::int64_t w_scale_row, w_scale_block;
+  const Bf16* bias;  // [cols] or null
+
+  std::uint32_t* chunk_done;   // [world][chunks]: parts handed over; zero between calls
+  std::uint32_t* blocks_done;  // zero between calls
+  std::uint64_t* calls;        // finished; on the device, so that a graph does not freeze it
+  Status* status;              // device memory
+  Status* host_status;         // the same for the host, mapped
+  std::uint64_t deadline_ns;
+
+  DeviceTileOrder order;              // tiles of kTileRows x kTileCols
+  BasicRange<std::int32_t> own_band;  // rows
+  std::int64_t depth;
+  std::int32_t rank, world;
+};
+
+// Prepares every kernel of this file for the current device, so that no launch loads code while a
+// stream waits for a peer. Throws Error(kUnavailable) when the device is no sm_90.
+void load_fused_kernel();
+void load_quantize_kernel();
+
+// `clusters` pairs of blocks, all of which must be resident at once with every other rank's.
+void launch_fused(const FusedArguments& arguments, int clusters, cudaStream_t stream);
+
+// Tells the peers that this rank does not take part in the next call, which counts all the same.
+void launch_refuse(const FusedArguments& arguments, cudaStream_t stream);
+
+// codes [rows, depth] dense; scale of (row, block) at row * scale_row + block * scale_block.
+void launch_quantize(const Bf16* x, std::int64_t rows, std::int64_t depth,
+                     std::int64_t x_row_stride, bool ue8m0, E4m3* codes, float* scales,
+                     std::int64_t scale_row, std::int64_t scale_block, cudaStream_t stream);
+
+}  // namespace rowband::cuda

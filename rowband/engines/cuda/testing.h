@@ -1,0 +1,88 @@
+// For this engine's tests: exact calls on device memory, ranks as threads over the GPUs there are.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rowband/comm/threads.h"
+#include "rowband/engines/cuda/engine.h"
+#include "rowband/op/gemm_all_reduce.h"
+#include "rowband/testing/exact.h"
+
+namespace rowband::cuda {
+
+#define ROWBAND_NEEDS_GPUS(count)                                                           \
+  if (device_count() < (count)) {                                                           \
+    GTEST_SKIP() << "needs " << (count) << " GPU(s), this process sees " << device_count(); \
+  }
+
+// Ranks that share a device need queues of their own, or one's copy waits behind another's kernel.
+// Read by CUDA at its first use.
+inline const int kQueues = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+
+// The engine of `rank` of `world`, dealt over the first `devices` GPUs.
+inline std::shared_ptr<Engine> engine_for(int rank, int world, int devices) {
+  EngineOptions options;
+  options.device = rank % devices;
+  options.device_ranks = (world + devices - 1) / devices;
+  return make_cuda_engine(options);
+}
+
+// A weight or activations of the tests, on the device.
+template <typename Operand>
+class OnDevice {
+ public:
+  OnDevice(Engine& engine, const Operand& operand)
+      : view_(operand.view()),
+        codes_(engine.upload(operand.codes.data(), operand.codes.size())),
+        scales_(engine.upload(operand.scales.data(), operand.scales.size() * sizeof(float))) {
+    view_.codes = static_cast<const E4m3*>(codes_.get());
+    view_.scales = static_cast<const float*>(scales_.get());
+  }
+  auto view() const { return view_; }
+
+ private:
+  decltype(std::declval<Operand>().view()) view_;
+  std::shared_ptr<const void> codes_, scales_;
+};
+
+inline void with_gpu_ops(int world, int devices, GemmAllReduceOptions options,
+                         const std::function<void(Communicator&, Engine&, GemmAllReduce&)>& body) {
+  options.deadline = std::min<std::chrono::nanoseconds>(options.deadline, std::chrono::seconds(5));
+  run_ranks(world, [&](Communicator& comm) {
+    const auto engine = engine_for(comm.rank(), world, devices);
+    const auto op = GemmAllReduce::create(comm, engine, options);
+    body(comm, *engine, *op);
+    comm.barrier(Deadline::after(std::chrono::seconds(60)));
+  });
+}
+
+// The result of a call, on the host; throws what went wrong with it.
+inline std::vector<Bf16> fetch(Engine& engine, const GemmAllReduce& op, const Output& y) {
+  std::vector<Bf16> host(static_cast<std::size_t>(y.rows * y.cols));
+  engine.download(host.data(), y.data, host.size() * sizeof(Bf16), nullptr);
+  if (const std::string reason = op.poison(); !reason.empty()) throw std::runtime_error(reason);
+  return host;
+}
+
+inline void run_exact_on_gpu(Communicator& comm, Engine& engine, GemmAllReduce& op,
+                             const OnDevice<ExactWeight>& w, std::int64_t rows, std::int64_t call) {
+  const std::int64_t depth = w.view().depth;
+  const OnDevice<ExactActivations> x(engine, ExactActivations(rows, depth, comm.rank(), call));
+  const Output y = op.run(x.view(), w.view());
+  const auto host = fetch(engine, op, y);
+  const auto difference =
+      exact_difference({host.data(), y.rows, y.cols}, rows, depth, comm.size(), call);
+  if (!difference.empty()) {
+    throw std::runtime_error("rank " + std::to_string(comm.rank()) + ", M=" + std::to_string(rows) +
+                             ", call " + std::to_string(call) + ": " + difference);
+  }
+}
+
+}  // namespace rowband::cuda
