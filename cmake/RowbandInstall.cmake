@@ -31,6 +31,11 @@ target_sources(rowband PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} F
   ${PROJECT_SOURCE_DIR}/rowband/trace/timeline.h
   ${PROJECT_SOURCE_DIR}/rowband/trace/totals.h)
 
+if(ROWBAND_CUDA_FOUND)
+  target_sources(rowband PUBLIC FILE_SET HEADERS FILES
+                 ${PROJECT_SOURCE_DIR}/rowband/engines/cuda/engine.h)
+endif()
+
 set_target_properties(rowband PROPERTIES VERSION ${PROJECT_VERSION}
                                          SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 
@@ -64,6 +69,9 @@ if(ROWBAND_MPI_FOUND)
   get_target_property(rowband_pc_mpi MPI::MPI_CXX INTERFACE_LINK_LIBRARIES)
   list(JOIN rowband_pc_mpi " " rowband_pc_mpi)
   string(APPEND rowband_pc_libraries " ${rowband_pc_mpi}")
+endif()
+if(ROWBAND_CUDA_FOUND)
+  string(APPEND rowband_pc_libraries " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -ldl")
 endif()
 if(rowband_library_type STREQUAL "STATIC_LIBRARY")
   set(rowband_pc_requires "Requires: ${rowband_pc_packages}")
