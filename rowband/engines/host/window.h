@@ -24,8 +24,8 @@ std::string_view leg_name(Leg leg);
 
 // The epoch of a call: its number folded into the 32 bits of a flag, without 0, which a fresh flag
 // holds. A flag is compared for equality: by rule 5 nobody can be a call ahead on a flag that a
-// rank still waits for, so a wrap, or a flag left over from a call with more chunks, is never
-// mistaken.
+// rank still waits for, so neither a wrap nor a flag left over from a call with more chunks is
+// mistaken, unless that call was exactly 2^32 - 1 calls ago.
 constexpr std::uint32_t epoch_of(std::int64_t call) {
   return static_cast<std::uint32_t>((call - 1) % 0xFFFFFFFFll + 1);
 }
