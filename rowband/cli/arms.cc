@@ -81,7 +81,7 @@ ArmSpec parse_arm(std::string_view name) {
   fail(ErrorCode::kInvalidArgument, "arm '{}' is not one of {}", name, legal);
 }
 
-std::unique_ptr<Arm> make_arm(Communicator& comm, std::shared_ptr<Engine> engine,
+std::unique_ptr<Arm> make_arm(Communicator& comm, const std::shared_ptr<Engine>& engine,
                               const ArmSpec& spec, const Fp8Weight& weight,
                               const std::vector<Bf16>& bias, const LayerOptions& options) {
   if (!spec.fused) return std::make_unique<BaseArm>(comm, engine, spec, weight, bias, options);

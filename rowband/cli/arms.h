@@ -46,7 +46,7 @@ class Arm {
 
 // Collective. `weight` and `bias` (empty or [N]) must outlive the arm. Throws as
 // GemmAllReduce::create.
-std::unique_ptr<Arm> make_arm(Communicator& comm, std::shared_ptr<Engine> engine,
+std::unique_ptr<Arm> make_arm(Communicator& comm, const std::shared_ptr<Engine>& engine,
                               const ArmSpec& spec, const Fp8Weight& weight,
                               const std::vector<Bf16>& bias, const LayerOptions& options);
 

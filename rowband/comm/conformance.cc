@@ -168,7 +168,8 @@ void check_interleaving(Communicator& comm, int rounds) {
     for (Bf16& value : data) value = to_bf16(static_cast<float>(comm.rank() + round % 7));
     comm.all_reduce(data.data(), static_cast<std::int64_t>(data.size()), soon());
     const int size = comm.size();
-    const auto want = static_cast<float>(size * (size - 1) / 2 + size * (round % 7));
+    const int sum_of_ranks = size * (size - 1) / 2;
+    const auto want = static_cast<float>(sum_of_ranks + size * (round % 7));
     for (const Bf16& value : data) {
       expect_equal(to_float(value), want, fmt::format("sum of round {}", round));
     }

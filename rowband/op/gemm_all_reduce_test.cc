@@ -38,7 +38,7 @@ TEST(GemmAllReduce, W01_N03_ExactForEveryWorldWireAndTransport) {
 TEST(GemmAllReduce, W03_TailsOfRowsAndColumns) {
   for (const auto& [world, cols] : {std::pair{8, 128}, {2, 128}, {8, 8}, {3, 264}}) {
     for (const auto& options : all_modes(exact_options(16, cols, 128))) {
-      with_ops(world, options, [&](Communicator& comm, GemmAllReduce& op) {
+      with_ops(world, options, [&, cols = cols](Communicator& comm, GemmAllReduce& op) {
         const ExactWeight w(cols, 128);
         std::int64_t call = 0;
         for (std::int64_t rows : {1, 3, 7, 9, 16}) run_exact(comm, op, w, rows, ++call);
