@@ -36,8 +36,8 @@ struct QuantizeFlags {
 
 int quantize(const QuantizeFlags& flags) {
   const Checkpoint source = Checkpoint::open(flags.checkpoint);
-  for (const std::string& note : source.notes()) fmt::print(stderr, "rowband: note: {}\n", note);
   quantize_checkpoint(source, flags.tensors, flags.scale_format, flags.output);
+  for (const std::string& note : source.notes()) fmt::print("{}: {}\n", flags.checkpoint, note);
   const Checkpoint written = Checkpoint::open(flags.output);
   for (const std::string& name : written.names()) {
     const TensorInfo tensor = written.tensor(name);

@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kDefaultRanks = 2;
-constexpr std::int64_t kDemoRows = 2048, kDemoCols = 4096, kDemoDepth = 2048;
+constexpr std::int64_t kDemoRows = 2048, kDemoCols = 7168, kDemoDepth = 512;
 
 struct DemoFlags {
   InputFlags input;

@@ -26,8 +26,9 @@ ErrorReport report_of(const std::exception_ptr& error) {
   }
 }
 
-void print_error(const ErrorReport& report, const std::string& where) {
-  fmt::print(stderr, "rowband: {}{}error {}\n", where, where.empty() ? "" : ": ", report.text);
+void print_error(const ErrorReport& report, const std::string& witness) {
+  fmt::print(stderr, "rowband: error {}{}\n", report.text,
+             witness.empty() ? "" : fmt::format(" [seen by {}]", witness));
   std::fflush(stderr);
 }
 

@@ -13,7 +13,7 @@ struct ErrorReport {
 
 ErrorReport report_of(const std::exception_ptr& error);
 
-// "rowband: error (bad format): weights.safetensors: ..." on stderr; `where` is "" or "rank 3".
-void print_error(const ErrorReport& report, const std::string& where);
+// "rowband: error (bad format): weights.safetensors: ..." on stderr; `witness` is "" or who met it.
+void print_error(const ErrorReport& report, const std::string& witness);
 
 }  // namespace rowband::cli

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <exception>
 
 #include "rowband/cli/build_info.h"
@@ -64,6 +65,7 @@ int run_program(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace rowband::cli;
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // whoever reads a pipe sees each line at once
   try {
     return run_program(argc, argv);
   } catch (const ErrorShown& shown) {

@@ -77,6 +77,7 @@ void PolicyFlags::apply_to(FusionPolicy& policy) const {
 }
 
 void EngineFlags::add_to(CLI::App& command) {
+  add_engine_option(command, kind);
   command.add_option("--threads", threads, "Compute threads per rank; 0 deals the cores out")
       ->check(CLI::Range(0, 4096).description(""))
       ->type_name("COUNT");
@@ -84,6 +85,15 @@ void EngineFlags::add_to(CLI::App& command) {
       .add_option("--gemm-kernel", gemm_kernel,
                   "By name; the best that this CPU runs otherwise (see rowband doctor)")
       ->type_name("NAME");
+}
+
+void add_engine_option(CLI::App& command, EngineKind& kind) {
+  command
+      .add_option_function<std::string>(
+          "--engine", [&kind](const std::string& text) { kind = parse_engine(text); },
+          "What computes and moves the bytes")
+      ->type_name("NAME")
+      ->default_str(std::string(engine_name(kind)));
 }
 
 void add_ranks_option(CLI::App& command, std::optional<int>& ranks, int by_default) {
@@ -139,8 +149,7 @@ GemmAllReduceOptions op_options(const LayerOptions& layer, std::int64_t cols, st
 
 void require_expressible(const LayerOptions& layer, const EngineFlags& engine, std::int64_t cols,
                          std::int64_t depth, int world) {
-  const auto probe =
-      make_engine(EngineKind::kHost, 0, {.threads = 1, .gemm_kernel = engine.gemm_kernel});
+  const auto probe = make_engine(engine.kind, 0, {.threads = 1, .gemm_kernel = engine.gemm_kernel});
   const PlanSpec spec = GemmAllReduce::plan_spec(*probe, op_options(layer, cols, depth), world);
   if (const auto why = why_not_expressible(spec); !why.empty()) {
     fail(ErrorCode::kInvalidArgument, "{}", why);

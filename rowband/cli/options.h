@@ -42,11 +42,14 @@ struct PolicyFlags {
 
 // What a rank computes with.
 struct EngineFlags {
+  EngineKind kind = EngineKind::kHost;
   int threads = 0;
   std::string gemm_kernel;
 
   void add_to(CLI::App& command);
 };
+
+void add_engine_option(CLI::App& command, EngineKind& kind);
 
 // The option for the number of ranks; under mpirun their number is that of the processes.
 void add_ranks_option(CLI::App& command, std::optional<int>& ranks, int by_default);

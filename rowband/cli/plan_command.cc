@@ -20,6 +20,7 @@ struct PlanFlags {
   std::optional<std::int64_t> depth;
   std::optional<std::int64_t> total_depth;
   std::optional<int> ranks;
+  EngineKind engine = EngineKind::kHost;
   LayerFlags layer;
   PolicyFlags policy;
   bool tiles = false;
@@ -44,7 +45,8 @@ int print_plan(const PlanFlags& flags) {
   }
   LayerOptions options = flags.layer.resolve(flags.rows);
   flags.policy.apply_to(options.policy);
-  const PlanReport report(options, flags.rows, flags.cols, depth_per_rank(flags, world), world);
+  const PlanReport report(options, flags.engine, flags.rows, flags.cols,
+                          depth_per_rank(flags, world), world);
   if (flags.json) {
     fmt::print("{}\n", report.json(flags.tiles).dump(2));
   } else {
@@ -67,6 +69,7 @@ void add_plan_command(CLI::App& program, Command& chosen) {
       ->type_name("K");
   depth_group->require_option(1);
   add_ranks_option(command, flags->ranks, kDefaultRanks);
+  add_engine_option(command, flags->engine);
   flags->layer.add_to(command);
   flags->policy.add_to(command);
   command.add_flag("--tiles", flags->tiles, "List every tile in the order of each rank");

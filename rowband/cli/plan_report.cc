@@ -39,10 +39,10 @@ FusionPolicy enabled(FusionPolicy policy) {
 
 }  // namespace
 
-PlanReport::PlanReport(const LayerOptions& options, std::int64_t rows, std::int64_t cols,
-                       std::int64_t depth, int world)
+PlanReport::PlanReport(const LayerOptions& options, EngineKind kind, std::int64_t rows,
+                       std::int64_t cols, std::int64_t depth, int world)
     : policy_(options.policy), rows_(rows) {
-  const auto engine = make_engine(EngineKind::kHost, 0, {.threads = 1, .gemm_kernel = ""});
+  const auto engine = make_engine(kind, 0, {.threads = 1, .gemm_kernel = ""});
   spec_ = GemmAllReduce::plan_spec(*engine, op_options(options, cols, depth), world);
   if (const auto why = why_not_expressible(spec_); !why.empty()) {
     fail(ErrorCode::kInvalidArgument, "{}", why);

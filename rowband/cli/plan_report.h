@@ -15,8 +15,8 @@ class PlanReport {
  public:
   // Throws Error(kInvalidArgument) when calls of this shape cannot be planned, with the legal
   // values.
-  PlanReport(const LayerOptions& options, std::int64_t rows, std::int64_t cols, std::int64_t depth,
-             int world);
+  PlanReport(const LayerOptions& options, EngineKind engine, std::int64_t rows, std::int64_t cols,
+             std::int64_t depth, int world);
 
   std::string text(bool with_tiles) const;
   nlohmann::ordered_json json(bool with_tiles) const;

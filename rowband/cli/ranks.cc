@@ -118,7 +118,7 @@ std::shared_ptr<Engine> make_rank_engine(Communicator& comm, const EngineFlags& 
   const auto masks = gather(comm, digest_of_text(host::allowed_cores_text()), deadline);
   const auto own = masks.begin() + comm.rank();
   return load_on_every_rank(comm, "the engine", deadline, [&]() -> std::shared_ptr<Engine> {
-    return make_engine(EngineKind::kHost, comm.rank(),
+    return make_engine(flags.kind, comm.rank(),
                        {.threads = flags.threads,
                         .local_ranks = static_cast<int>(std::ranges::count(masks, *own)),
                         .local_rank = static_cast<int>(std::count(masks.begin(), own, *own)),

@@ -74,6 +74,7 @@ void print_layer(const LayerRun& run) {
              input.cols(), input.depth(), input.total_depth(), world, world == 1 ? "" : "s",
              run.comm.kind() == "mpi" ? "processes of mpirun" : "threads");
   fmt::print("weight   {}{}\n", input.weight_source(), run.bias.empty() ? "" : ", with bias");
+  for (const std::string& note : input.notes()) fmt::print("         {}\n", note);
   fmt::print("input    {}\n", input.activation_source());
   fmt::print("engine   {}\n", run.engine->description());
   fmt::print("path     {}\n", path_text(run));
@@ -184,9 +185,6 @@ int run(const RunFlags& flags) {
   const LayerOptions options = layer_options(flags, input.rows());
   if (flags.path != "base") {
     require_expressible(options, flags.engine, input.cols(), input.depth(), world);
-  }
-  if (is_first_process()) {
-    for (const auto& note : input.notes()) fmt::print(stderr, "rowband: note: {}\n", note);
   }
   return run_on_ranks(world,
                       [&](Communicator& comm) { return run_on_rank(comm, flags, input, options); });
