@@ -20,7 +20,8 @@ build_of_kind() {
   "$cmake" -S "$source" -B "$work/build" -G "$(cached CMAKE_GENERATOR)" \
     -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_BUILD_TYPE="$(cached CMAKE_BUILD_TYPE)" \
     -DCMAKE_CXX_COMPILER_LAUNCHER="$(cached CMAKE_CXX_COMPILER_LAUNCHER)" \
-    -DROWBAND_MPI="$(cached ROWBAND_MPI)" -DROWBAND_OPENBLAS="$(cached ROWBAND_OPENBLAS)" \
+    -DROWBAND_MPI="$(cached ROWBAND_MPI)" -DROWBAND_CUDA="$(cached ROWBAND_CUDA)" \
+    -DROWBAND_OPENBLAS="$(cached ROWBAND_OPENBLAS)" \
     -DBUILD_SHARED_LIBS="$shared" -DROWBAND_TESTS=OFF -DROWBAND_EXAMPLES=OFF
   "$cmake" --build "$work/build" --parallel 2
   build=$work/build
