@@ -26,7 +26,6 @@ function(rowband_optional switch package target)
 endfunction()
 
 rowband_optional(ROWBAND_MPI MPI MPI::MPI_CXX COMPONENTS CXX)
-rowband_optional(ROWBAND_OPENBLAS OpenBLAS OpenBLAS::OpenBLAS)
 if(ROWBAND_TESTS)
   find_package(GTest REQUIRED)
 endif()

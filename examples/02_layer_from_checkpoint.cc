@@ -99,6 +99,7 @@ Served forward(const rowband::Checkpoint& checkpoint, const std::vector<Bf16>& x
   rowband::run_ranks(kRanks, [&](rowband::Communicator& comm) {
     rowband::LayerOptions options;
     options.policy.enabled = fuse;
+    options.policy.min_rows = 0;  // a call as small as this one would be declined by default
     options.max_rows = kRows;
     rowband::EngineOptions engine_options;
     engine_options.local_ranks = kRanks;  // so that the ranks deal the cores out among them

@@ -22,9 +22,12 @@ inline constexpr int kDecisions = 6;
 std::string_view decision_name(Decision decision);  // "fuse", "disabled", ...
 
 struct FusionPolicy {
-  bool enabled = false;        // opt-in
-  std::int64_t min_rows = 64;  // rows (tokens) of the whole call, not bytes
-  double min_fill = 0.5;       // in 0..1, see fill()
+  bool enabled = false;  // opt-in
+  // Rows (tokens) of the whole call, not bytes. Below it the host engine's fused path is slower
+  // than its base path at W = 2: two bands of half-height tiles widen every weight twice.
+  // docs/performance.md.
+  std::int64_t min_rows = 512;
+  double min_fill = 0.5;  // in 0..1, see fill()
 };
 
 // M / (W * rows of the largest band): 1 when all bands are equally long, 1 / W when one rank owns

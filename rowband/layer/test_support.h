@@ -44,6 +44,7 @@ inline LayerOptions layer_options(std::int64_t max_rows) {
   LayerOptions options;
   options.max_rows = max_rows;
   options.policy.enabled = true;
+  options.policy.min_rows = 64;
   options.deadline = std::chrono::seconds(60);
   return options;
 }

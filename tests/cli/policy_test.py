@@ -26,9 +26,9 @@ def done(rows, *flags, env):
 
 @pytest.mark.parametrize("wire", ["bf16", "fp8"])
 @pytest.mark.parametrize("flags, rows", [
-    ((), [63, 64, 65]),                          # min_rows is 64 by default
+    ((), [511, 512, 513]),                       # min_rows is 512 by default
     (("--min-rows", 100), [99, 100, 101]),
-    (("--max-rows", 128), [127, 128, 129]),
+    (("--max-rows", 128, "--min-rows", 0), [127, 128, 129]),
     (("--min-fill", 0.9, "--min-rows", 0), [32, 33, 63, 64, 65]),
 ])
 def test_C05_plan_and_run_decide_alike_around_each_threshold(flags, rows, wire):
@@ -45,7 +45,7 @@ def test_C05_plan_and_run_decide_alike_around_each_threshold(flags, rows, wire):
 
 @pytest.mark.parametrize("value", ["1", "true", "True", "on", "yes", " 1 "])
 def test_C07_these_switch_a_flag_on(value):
-    assert planned(64, env={"ROWBAND_FUSE": value})[0] == "fuse"
+    assert planned(512, env={"ROWBAND_FUSE": value})[0] == "fuse"
 
 
 @pytest.mark.parametrize("value", ["0", "False", "off", "no", ""])
@@ -79,17 +79,17 @@ def test_variables_hold_where_no_option_is_given():
 def test_D05_run_prints_what_was_served_and_what_was_declined_and_why():
     text = ok("run", "--rows", 32, *SMALL, "--path", "auto", "--repeat", 100, env=ON)
     assert "calls    0 fused, 100 declined (too_few_rows)" in text
-    assert "reason   M=32 rows are fewer than min_rows=64 rows" in text
+    assert "reason   M=32 rows are fewer than min_rows=512 rows" in text
     text = ok("run", "--rows", 64, *SMALL, "--path", "auto", "--repeat", 100)
     assert "calls    0 fused, 100 declined (disabled)" in text
-    text = ok("run", "--rows", 64, *SMALL, "--path", "auto", "--repeat", 100, env=ON)
+    text = ok("run", "--rows", 512, *SMALL, "--path", "auto", "--repeat", 100, env=ON)
     assert "calls    100 fused\n" in text and "declined" not in text
 
 
 def test_D05_each_reason_is_logged_once():
     log = rowband("run", "--rows", 32, *SMALL, "--path", "auto", "--repeat", 100,
                   env={**ON, "ROWBAND_LOG": "info"}).err
-    assert log.count("declined") == 1 and "min_rows=64" in log
+    assert log.count("declined") == 1 and "min_rows=512" in log
 
 
 def test_the_fused_path_is_never_swapped_for_another_one_silently():

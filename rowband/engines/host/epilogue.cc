@@ -68,20 +68,19 @@ struct Ops {
     return hn::Or(hn::IfThenElse(nan, hn::Set(U32(), 0x7F), code), sign);
   }
 
-  // The same for |value| below 464, the first that would not round to 448. Adding 2^20 times the
-  // value's own power of two rounds it, to nearest even, at the spacing of its code; the sum's low
-  // bits count eighths of that power. No power below 2^-6 makes subnormal codes come out the same
-  // way.
+  // The low byte is the same for |value| below 464, the first that would not round to 448; the
+  // others are not meaningful. Adding 2^20 times the value's own power of two rounds it, to nearest
+  // even, at the spacing of its code; the sum's low bits count eighths of that power. No power
+  // below 2^-6 makes subnormal codes come out the same way. Seven powers more add 56 to the count:
+  // with the power's exponent bits in place, that is the code's bias, modulo 256.
   static hn::Vec<U32> encode_in_range(V value) {
     const auto bits = hn::BitCast(U32(), value);
     const V power = hn::Max(hn::BitCast(F(), hn::And(bits, hn::Set(U32(), 0x7F800000u))),
                             hn::Set(F(), 0x1p-6f));
-    const V sum = hn::Add(hn::Mul(power, hn::Set(F(), 0x1p20f)), hn::Abs(value));
-    const auto eighths = hn::And(hn::BitCast(U32(), sum), hn::Set(U32(), 0x1F));
-    const auto exponent =
-        hn::Sub(hn::ShiftRight<20>(hn::BitCast(U32(), power)), hn::Set(U32(), (120 << 3) + 8));
-    const auto sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(U32(), 0x80));
-    return hn::Or(hn::Add(exponent, eighths), sign);
+    const V sum = hn::MulAdd(power, hn::Set(F(), 0x1p20f + 7.0f), hn::Abs(value));
+    const auto code =
+        hn::Add(hn::BitCast(U32(), sum), hn::ShiftRight<20>(hn::BitCast(U32(), power)));
+    return hn::Or(code, hn::And(hn::ShiftRight<24>(bits), hn::Set(U32(), 0x80)));
   }
 
   static V decode(hn::Vec<U32> code) {
