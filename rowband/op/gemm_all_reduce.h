@@ -70,8 +70,8 @@ class GemmAllReduce {
   Output run(const ActivationView& x, const WeightView& w, const Bf16* bias = nullptr,
              Bf16* out = nullptr, Timeline* timeline = nullptr, void* stream = nullptr);
 
-  // In place of run() when this rank cannot make the call: it counts as a refused one. Local, unless
-  // the call before was refused too: then it waits until the peers have begun that one.
+  // In place of run() when this rank cannot make the call: it counts as a refused one. Local,
+  // unless the call before was refused too: then it waits until the peers have begun that one.
   void refuse();
 
   // Collective. Calls with known answers that depend on rank, row and call, checked to the bit on

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "rowband/numerics/operands.h"
+#include "rowband/numerics/quantize.h"
 #include "rowband/plan/plan.h"
 
 namespace rowband::host {
@@ -39,6 +40,18 @@ class TileScratch {
   std::unique_ptr<void, Free> activations_;
   std::unique_ptr<void, Free> weights_;
 };
+
+// What every kernel reads of the scales in depth block `block`: of the tile's rows, and of the
+// columns of the panel at `col`.
+inline void gather_row_scales(const ActivationView& x, Range rows, std::int64_t block,
+                              float* scales) {
+  for (std::int64_t r = 0; r < rows.size(); ++r) {
+    scales[r] = x.scales[(rows.begin + r) * x.scale_row_stride + block * x.scale_block_stride];
+  }
+}
+inline float col_scale(const WeightView& w, std::int64_t col, std::int64_t block) {
+  return w.scales[col / kScaleBlock * w.scale_row_stride + block * w.scale_block_stride];
+}
 
 using TileGemmFunction = void (*)(const ActivationView& x, const WeightView& w, Range rows,
                                   Range cols, TileScratch& scratch);

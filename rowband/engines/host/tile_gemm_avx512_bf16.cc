@@ -184,18 +184,16 @@ ROWBAND_TARGET void run(const ActivationView& x, const WeightView& w, Range rows
 
   for (std::int64_t block = 0; block < x.depth / kScaleBlock; ++block) {
     const std::int64_t k = block * kScaleBlock;
+    float row_scales[kMaxTileRows];
+    gather_row_scales(x, rows, block, row_scales);
     widen_activations(x.codes + rows.begin * x.row_stride + k, x.row_stride, height, activations);
     for (std::int64_t panel = 0; panel < panels; ++panel) {
       const std::int64_t col = cols.begin + panel * kPanelCols;
       widen_weights(w.codes + col * w.row_stride + k, w.row_stride,
                     std::min(kPanelCols, cols.end - col), weights);
-      const float weight_scale =
-          w.scales[col / kScaleBlock * w.scale_row_stride + block * w.scale_block_stride];
+      const float panel_scale = col_scale(w, col, block);
       float scales[kMaxTileRows];
-      for (std::int64_t r = 0; r < height; ++r) {
-        scales[r] = weight_scale *
-                    x.scales[(rows.begin + r) * x.scale_row_stride + block * x.scale_block_stride];
-      }
+      for (std::int64_t r = 0; r < height; ++r) scales[r] = panel_scale * row_scales[r];
       float* sums = scratch.sums() + panel * height * kPanelCols;
       std::int64_t r = 0;
       for (; r + kMicroRows <= height; r += kMicroRows) {

@@ -98,6 +98,8 @@ void run(const ActivationView& x, const WeightView& w, Range rows, Range cols,
 
   for (std::int64_t block = 0; block < x.depth / kScaleBlock; ++block) {
     const std::int64_t k = block * kScaleBlock;
+    float row_scales[kMaxTileRows];
+    gather_row_scales(x, rows, block, row_scales);
     for (std::int64_t r = 0; r < height; ++r) {
       widen(x.codes + (rows.begin + r) * x.row_stride + k, kScaleBlock,
             activations + r * kScaleBlock);
@@ -106,13 +108,9 @@ void run(const ActivationView& x, const WeightView& w, Range rows, Range cols,
       const std::int64_t col = cols.begin + panel * kPanelCols;
       widen_weights(w.codes + col * w.row_stride + k, w.row_stride,
                     std::min(kPanelCols, cols.end - col), weights);
-      const float weight_scale =
-          w.scales[col / kScaleBlock * w.scale_row_stride + block * w.scale_block_stride];
+      const float panel_scale = col_scale(w, col, block);
       float scales[kMaxTileRows];
-      for (std::int64_t r = 0; r < height; ++r) {
-        scales[r] = weight_scale *
-                    x.scales[(rows.begin + r) * x.scale_row_stride + block * x.scale_block_stride];
-      }
+      for (std::int64_t r = 0; r < height; ++r) scales[r] = panel_scale * row_scales[r];
       float* sums = scratch.sums() + panel * height * kPanelCols;
       for (std::int64_t r = 0; r < height; r += kMicroRows) {
         const BlockFunction multiply =
