@@ -30,7 +30,7 @@ void start_logging(const std::string& level) {
   }
   auto logger = std::make_shared<spdlog::logger>(
       "rowband", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
-  logger->set_pattern("rowband: %^%l%$: %v");
+  logger->set_pattern("%^[%l]%$ %v");
   logger->set_level(chosen);
   spdlog::set_default_logger(std::move(logger));
 }
