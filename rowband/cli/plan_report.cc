@@ -15,7 +15,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr auto kLeft = Table::Align::kLeft;
-constexpr auto kRight = Table::Align::kRight;
 
 std::string range_text(Range range) {
   return range.size() == 0 ? "none" : fmt::format("{}..{}", range.begin, range.end - 1);

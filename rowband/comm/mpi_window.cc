@@ -31,7 +31,7 @@ std::size_t padded(std::size_t bytes) {
 // Mappings start on pages, so every process aligns a part to the same offset.
 std::byte* aligned(void* address) {
   const auto number = reinterpret_cast<std::uintptr_t>(address);
-  return reinterpret_cast<std::byte*>((number + kAlignment - 1) / kAlignment * kAlignment);
+  return static_cast<std::byte*>(address) + (kAlignment - number % kAlignment) % kAlignment;
 }
 
 }  // namespace

@@ -76,8 +76,8 @@ void ThreadGroup::check_same_call() {
   }
 }
 
-void ThreadGroup::record(ErrorCode code, std::string message) {
-  if (!failure_) failure_.emplace(code, std::move(message));
+void ThreadGroup::record(ErrorCode code, const std::string& message) {
+  if (!failure_) failure_.emplace(code, message);
   changed_.notify_all();
 }
 

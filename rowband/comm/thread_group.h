@@ -52,7 +52,7 @@ class ThreadGroup {
   void meet(int rank, Meeting meeting, Deadline deadline);
   void release_all(Meeting meeting);
   void check_same_call();
-  void record(ErrorCode code, std::string message);
+  void record(ErrorCode code, const std::string& message);
   [[noreturn]] void throw_when_unread(std::unique_lock<std::mutex>& lock, Meeting meeting);
   std::vector<int> ranks_where(const std::vector<char>& flags, char value) const;
 

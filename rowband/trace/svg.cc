@@ -142,7 +142,8 @@ class SvgPicture {
     for (std::size_t i = 0; i < totals_.size(); ++i) {
       const ActivityTotal& total = totals_[i];
       const double x = kPictureMargin + column * static_cast<double>(i % kLegendColumns);
-      const double y = kLegendTop + kLegendPitch * static_cast<double>(i / kLegendColumns);
+      const std::size_t row = i / kLegendColumns;
+      const double y = kLegendTop + kLegendPitch * static_cast<double>(row);
       put("<rect x=\"{}\" y=\"{}\" width=\"14\" height=\"14\" rx=\"2\" fill=\"{}\"/>", tenth(x), y,
           paint_of(total.activity).fill);
       put("<text x=\"{}\" y=\"{}\"><tspan font-weight=\"600\">{}</tspan> {}", tenth(x + 21), y + 11,
