@@ -59,13 +59,13 @@ std::string Table::markdown() const {
   std::string titles = "|", rule = "|", body;
   for (std::size_t c = 0; c < columns_.size(); ++c) {
     const bool left = columns_[c].align == Align::kLeft;
-    titles += " " + padded(columns_[c].title, widths[c], columns_[c].align) + " |";
-    rule += (left ? " :" : " ") + std::string(widths[c] - 1, '-') + (left ? " |" : ": |");
+    titles += fmt::format(" {} |", padded(columns_[c].title, widths[c], columns_[c].align));
+    rule += fmt::format(left ? " :{} |" : " {}: |", std::string(widths[c] - 1, '-'));
   }
   for (const auto& row : rows_) {
     body += "|";
     for (std::size_t c = 0; c < columns_.size(); ++c) {
-      body += " " + padded(row[c], widths[c], columns_[c].align) + " |";
+      body += fmt::format(" {} |", padded(row[c], widths[c], columns_[c].align));
     }
     body += "\n";
   }
