@@ -60,7 +60,8 @@ std::string Table::markdown() const {
   for (std::size_t c = 0; c < columns_.size(); ++c) {
     const bool left = columns_[c].align == Align::kLeft;
     titles += fmt::format(" {} |", padded(columns_[c].title, widths[c], columns_[c].align));
-    rule += fmt::format(left ? " :{} |" : " {}: |", std::string(widths[c] - 1, '-'));
+    const std::string dashes(widths[c] - 1, '-');
+    rule += left ? fmt::format(" :{} |", dashes) : fmt::format(" {}: |", dashes);
   }
   for (const auto& row : rows_) {
     body += "|";
