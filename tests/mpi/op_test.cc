@@ -167,6 +167,7 @@ TEST(MpiLayer, D04_FusedAndDeclinedCallsAreExact) {
     LayerOptions options;
     options.max_rows = 512;
     options.policy.enabled = true;
+    options.policy.min_rows = 64;
     options.wire = mode.wire;
     options.transport = mode.transport;
     options.gather_scale = mode.gather_scale;
@@ -183,6 +184,7 @@ TEST(MpiLayer, D04_FusedAndDeclinedCallsAreExact) {
 TEST(MpiLayer, O01_NoRoomOnOneRankDeclinesOnAll) {
   LayerOptions options;
   options.policy.enabled = true;
+  options.policy.min_rows = 64;
   auto faults = std::make_shared<FaultHooks>();
   if (world().rank() == 1) faults->available_bytes = 4096;
   options.faults = faults;
