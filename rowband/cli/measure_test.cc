@@ -61,9 +61,10 @@ TEST(Measure, C03_ALateRankIsSkewAndNotTimeOfTheCall) {
 TEST(Measure, C03_TheMaximumOverRanksCounts) {
   run_ranks(3, [](Communicator& comm) {
     const CallTime time = time_call(comm, soon(), [&] {
-      std::this_thread::sleep_for(milliseconds(comm.rank() == 2 ? 60 : 1));
+      std::this_thread::sleep_for(milliseconds(comm.rank() == 2 ? 600 : 1));
     });
-    EXPECT_GE(time.ms, 59.0) << "on rank " << comm.rank();
+    // From the last begin, so less than 600 by the skew of a loaded machine.
+    EXPECT_GE(time.ms, 100.0) << "on rank " << comm.rank();
   });
 }
 
