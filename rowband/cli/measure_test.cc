@@ -26,7 +26,7 @@ TEST(Measure, MedianOfOddEvenAndNone) {
   EXPECT_EQ(median({}), 0);
 }
 
-// The median time and skew of a collective call that ends 100 ms after its last rank came, when
+// The median time and skew of a collective call that ends 400 ms after its last rank came, when
 // rank 1 comes `late`.
 CallTime measure_with_late_rank(milliseconds late) {
   std::vector<double> ms, skew_ms;
@@ -37,7 +37,7 @@ CallTime measure_with_late_rank(milliseconds late) {
       if (comm.rank() == 1) std::this_thread::sleep_for(late);
       own.begin_ns = now_ns();
       comm.barrier(soon());  // a rank waits in the call for its peers
-      std::this_thread::sleep_for(milliseconds(100));
+      std::this_thread::sleep_for(milliseconds(400));
       own.end_ns = now_ns();
       Interval all[2];
       comm.all_gather(&own, all, sizeof own, soon());

@@ -11,17 +11,17 @@ fail() {
 
 cached() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
 
-# The build under test is of one kind; the other is built here, without tests, and quickly: what is
-# tried is whether it can be used, not how fast it is.
+# The build under test is of one kind; the other is built here, without tests.
 build_of_kind() {
   local shared=OFF now
   [[ $kind == shared ]] && shared=ON
   now=$(cached BUILD_SHARED_LIBS)
   [[ ${now:-OFF} == "$shared" ]] && return
   "$cmake" -S "$source" -B "$work/build" -G "$(cached CMAKE_GENERATOR)" \
-    -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 \
+    -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_BUILD_TYPE="$(cached CMAKE_BUILD_TYPE)" \
     -DCMAKE_CXX_COMPILER_LAUNCHER="$(cached CMAKE_CXX_COMPILER_LAUNCHER)" \
-    -DROWBAND_MPI="$(cached ROWBAND_MPI)" -DROWBAND_CUDA=OFF -DROWBAND_OPENBLAS=OFF \
+    -DROWBAND_MPI="$(cached ROWBAND_MPI)" -DROWBAND_CUDA="$(cached ROWBAND_CUDA)" \
+    -DROWBAND_OPENBLAS="$(cached ROWBAND_OPENBLAS)" \
     -DBUILD_SHARED_LIBS="$shared" -DROWBAND_TESTS=OFF -DROWBAND_EXAMPLES=OFF
   "$cmake" --build "$work/build" --parallel 2
   build=$work/build
