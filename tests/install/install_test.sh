@@ -45,7 +45,7 @@ check_headers() {
       fail "$header does not compile alone"
     used=$("$cxx" -std=c++20 -M -I"$prefix/include" "$work/one.cc")
     # Not the library's own files: rowband/comm/mpi.h is one of them.
-    ! tr -s ' \\' '\n' <<<"$used" | grep -v "^$prefix/" |
+    ! tr -s $' \\\\' '\n' <<<"$used" | grep -v "^$prefix/" |
       grep -E '/(fmt|spdlog|nlohmann|hwy|CLI|gtest|mpi\.h|hwloc)' ||
       fail "$header includes the above"
   done <"$public_headers"
