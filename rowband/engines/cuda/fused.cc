@@ -1,7 +1,5 @@
 #include "rowband/engines/cuda/fused.h"
 
-#include <unistd.h>
-
 #include <functional>
 
 #include "rowband/base/fail.h"
@@ -21,31 +19,9 @@ struct Counters {
   // chunk_done[world][chunks] follows
 };
 
-struct Published {
-  pid_t process;
-  int device;
-  std::byte* window;
-};
-
 std::int64_t flags_bytes(int world, int chunks) {
   const std::int64_t words = static_cast<std::int64_t>(kLegs) * world * chunks;
   return (words * 4 + 15) / 16 * 16;
-}
-
-void enable_peer_access(int device, int peer) {
-  if (device == peer) return;
-  int possible = 0;
-  check(cudaDeviceCanAccessPeer(&possible, device, peer), "asking for peer access");
-  if (!possible) {
-    fail(ErrorCode::kUnavailable,
-         "GPU {} cannot reach the memory of GPU {}: no NVLink or PCIe peer access", device, peer);
-  }
-  const cudaError_t result = cudaDeviceEnablePeerAccess(peer, 0);
-  if (result == cudaErrorPeerAccessAlreadyEnabled) {
-    cudaGetLastError();
-    return;
-  }
-  check(result, fmt::format("enabling access from GPU {} to GPU {}", device, peer));
 }
 
 }  // namespace
@@ -67,10 +43,6 @@ CudaFused::CudaFused(Communicator& comm, const PlanSpec& spec, const FusedOption
   const Deadline deadline = Deadline::after(options.deadline);
   std::string failure;
   try {
-    if (options.faults && options.faults->fail_window_allocation) {
-      fail(ErrorCode::kOutOfMemory, "ordered by a fault hook");
-    }
-    memory_ = allocate_device(static_cast<std::size_t>(layout_.bytes));
     counters_ = allocate_device(counters_bytes(spec.world, spec.chunks));
     host_status_ = allocate_pinned(sizeof(Status));
     // Before any wait is posted: loading code in a first launch could wait for a kernel that spins.
@@ -82,43 +54,20 @@ CudaFused::CudaFused(Communicator& comm, const PlanSpec& spec, const FusedOption
                        cudaMemcpyHostToDevice),
             "presetting the call counter");
     }
-    check(cudaDeviceSynchronize(), "preparing the window");
+    check(cudaDeviceSynchronize(), "preparing the counters");
   } catch (const Error& error) {
     failure = error.what();
   }
-  agree_on_success(comm, "the symmetric window on the GPU", failure, ErrorCode::kOutOfMemory,
-                   deadline);
-  exchange_windows(comm, deadline);
+  agree_on_success(comm, "what a call needs beside the window on the GPU", failure,
+                   ErrorCode::kOutOfMemory, deadline);
+  window_ = make_window(comm, static_cast<std::size_t>(layout_.bytes), device_,
+                        options.faults.get(), deadline);
 }
 
 CudaFused::~CudaFused() {
   // A peer's kernel may still store here until this rank's last call, and so the peer's, has ended.
   const DeviceScope scope(device_);
   cudaDeviceSynchronize();
-}
-
-void CudaFused::exchange_windows(Communicator& comm, Deadline deadline) {
-  const Published own{getpid(), device_, static_cast<std::byte*>(memory_.get())};
-  std::vector<Published> all(static_cast<std::size_t>(spec_.world));
-  comm.all_gather(&own, all.data(), sizeof own, deadline);
-  std::string failure;
-  try {
-    for (int peer = 0; peer < spec_.world; ++peer) {
-      const Published& theirs = all[static_cast<std::size_t>(peer)];
-      if (theirs.process != own.process) {
-        fail(ErrorCode::kUnavailable,
-             "rank {} is another process; the GPU window joins ranks that are threads of one "
-             "process",
-             peer);
-      }
-      enable_peer_access(device_, theirs.device);
-      parts_.push_back(theirs.window);
-    }
-  } catch (const Error& error) {
-    failure = error.what();
-  }
-  agree_on_success(comm, "access to the peers' windows", failure, ErrorCode::kUnavailable,
-                   deadline);
 }
 
 bool CudaFused::in_window(const void* begin, std::int64_t bytes) const {

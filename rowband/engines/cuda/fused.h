@@ -1,15 +1,15 @@
 // The fused call on one GPU rank: its window, and the arguments of the kernel that does it all.
 //
-// The ranks are threads of one process, on one GPU or several: a window is plain device memory that
-// the peers' GPUs reach by peer access. Calls are asynchronous on the caller's stream; a failure is
-// found at the next call or at check().
+// Calls are asynchronous on the caller's stream; a failure is found at the next call or in
+// poison().
 #pragma once
 
+#include <memory>
 #include <string>
-#include <vector>
 
 #include "rowband/engines/cuda/device_memory.h"
 #include "rowband/engines/cuda/kernels.h"
+#include "rowband/engines/cuda/window.h"
 #include "rowband/engines/engine.h"
 
 namespace rowband::cuda {
@@ -39,11 +39,10 @@ class CudaFused final : public FusedExecutor {
   std::string poison() const override;
 
  private:
-  void exchange_windows(Communicator& comm, Deadline deadline);
   FusedArguments arguments(const FusedCall& call, const CallPlan& plan);
   void point_to_windows(FusedArguments& a, const CallPlan& plan) const;
   std::int64_t output_slot() const;  // offset of the call's
-  std::byte* part(int rank) const { return parts_[static_cast<std::size_t>(rank)]; }
+  std::byte* part(int rank) const { return window_->part(rank); }
   std::uint32_t* flags(int at_rank, int leg, int from) const;
   Card* cards(int at_rank, int from) const;
 
@@ -52,10 +51,9 @@ class CudaFused final : public FusedExecutor {
   const int rank_, device_, clusters_;
   const cudaStream_t own_stream_;
   const WindowLayout layout_;
-  DeviceMemory memory_;  // this rank's part
+  std::unique_ptr<Window> window_;
   DeviceMemory counters_;
   PinnedMemory host_status_;
-  std::vector<std::byte*> parts_;  // by rank
   std::int64_t calls_ = 0;
 };
 

@@ -1,0 +1,92 @@
+#include "rowband/engines/cuda/window.h"
+
+#include <unistd.h>
+
+#include "rowband/base/fail.h"
+#include "rowband/engines/cuda/device_memory.h"
+#include "rowband/engines/cuda/launch_check.h"
+#include "rowband/engines/fault_hooks.h"
+
+namespace rowband::cuda {
+namespace {
+
+struct Published {
+  pid_t process;
+  int device;
+  std::byte* part;
+};
+
+void enable_peer_access(int device, int peer) {
+  if (device == peer) return;
+  int possible = 0;
+  check(cudaDeviceCanAccessPeer(&possible, device, peer), "asking for peer access");
+  if (!possible) {
+    fail(ErrorCode::kUnavailable,
+         "GPU {} cannot reach the memory of GPU {}: no NVLink or PCIe peer access", device, peer);
+  }
+  const cudaError_t result = cudaDeviceEnablePeerAccess(peer, 0);
+  if (result == cudaErrorPeerAccessAlreadyEnabled) {
+    cudaGetLastError();
+    return;
+  }
+  check(result, fmt::format("enabling access from GPU {} to GPU {}", device, peer));
+}
+
+// Plain device memory, reached by peer access: for ranks that are threads of one process.
+class ProcessWindow final : public Window {
+ public:
+  // Local.
+  explicit ProcessWindow(std::size_t bytes) : memory_(allocate_device(bytes)) {
+    check(cudaDeviceSynchronize(), "clearing the window");
+  }
+
+  // Collective. What keeps this rank from the peers' parts, or "".
+  std::string join(Communicator& comm, int device, Deadline deadline) {
+    const Published own{getpid(), device, static_cast<std::byte*>(memory_.get())};
+    std::vector<Published> all(static_cast<std::size_t>(comm.size()));
+    comm.all_gather(&own, all.data(), sizeof own, deadline);
+    try {
+      for (int peer = 0; peer < comm.size(); ++peer) {
+        const Published& theirs = all[static_cast<std::size_t>(peer)];
+        if (theirs.process != own.process) {
+          fail(ErrorCode::kUnavailable,
+               "rank {} is another process; the GPU window joins ranks that are threads of one "
+               "process",
+               peer);
+        }
+        enable_peer_access(device, theirs.device);
+        parts_.push_back(theirs.part);
+      }
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+ private:
+  DeviceMemory memory_;
+};
+
+}  // namespace
+
+std::unique_ptr<Window> make_window(Communicator& comm, std::size_t bytes, int device,
+                                    const FaultHooks* faults, Deadline deadline) {
+  std::unique_ptr<ProcessWindow> window;
+  std::string failure;
+  try {
+    if (faults != nullptr && faults->fail_window_allocation) {
+      fail(ErrorCode::kOutOfMemory, "ordered by a fault hook");
+    }
+    window = std::make_unique<ProcessWindow>(bytes);
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  agree_on_success(comm, "the symmetric window on the GPU", failure, ErrorCode::kOutOfMemory,
+                   deadline);
+  failure = window->join(comm, device, deadline);
+  agree_on_success(comm, "access to the peers' windows", failure, ErrorCode::kUnavailable,
+                   deadline);
+  return window;
+}
+
+}  // namespace rowband::cuda
