@@ -52,3 +52,15 @@ if(NOT ROWBAND_CUDA STREQUAL "OFF")
   endif()
 endif()
 message(STATUS "ROWBAND_CUDA=${ROWBAND_CUDA}: nvcc used: ${ROWBAND_CUDA_FOUND}")
+
+# NCCL's headers, 2.28 or newer: windows between processes and the all-reduce of the base path. The
+# library itself is loaded when it is first used (comm/nccl_library.h), so nothing links it.
+set(ROWBAND_NCCL_FOUND FALSE)
+if(ROWBAND_CUDA_FOUND)
+  find_path(ROWBAND_NCCL_INCLUDE nccl_device.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  mark_as_advanced(ROWBAND_NCCL_INCLUDE)
+  if(ROWBAND_NCCL_INCLUDE)
+    set(ROWBAND_NCCL_FOUND TRUE)
+  endif()
+endif()
+message(STATUS "NCCL 2.28 or newer used: ${ROWBAND_NCCL_FOUND}")

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
+#include "rowband/base/cuda/device_memory.h"
+#include "rowband/base/cuda/launch_check.h"
 #include "rowband/base/fail.h"
-#include "rowband/engines/cuda/device_memory.h"
 #include "rowband/engines/cuda/fused.h"
 #include "rowband/engines/cuda/kernels.h"
-#include "rowband/engines/cuda/launch_check.h"
 #include "rowband/engines/cuda/tensor_map.h"
 #include "rowband/engines/fault_hooks.h"
 

@@ -2,8 +2,8 @@
 
 #include <functional>
 
+#include "rowband/base/cuda/launch_check.h"
 #include "rowband/base/fail.h"
-#include "rowband/engines/cuda/launch_check.h"
 #include "rowband/engines/cuda/tensor_map.h"
 #include "rowband/engines/fault_hooks.h"
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "rowband/engines/cuda/device_memory.h"
+#include "rowband/base/cuda/device_memory.h"
 #include "rowband/engines/cuda/kernels.h"
 #include "rowband/engines/cuda/window.h"
 #include "rowband/engines/engine.h"

@@ -17,10 +17,10 @@
 #include <mutex>
 #include <random>
 
+#include "rowband/base/cuda/launch_check.h"
 #include "rowband/base/fail.h"
 #include "rowband/comm/threads.h"
 #include "rowband/engines/cuda/engine.h"
-#include "rowband/engines/cuda/launch_check.h"
 #include "rowband/numerics/reference.h"
 #include "rowband/op/gemm_all_reduce.h"
 

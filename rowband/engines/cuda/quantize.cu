@@ -4,8 +4,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 
+#include "rowband/base/cuda/launch_check.h"
 #include "rowband/engines/cuda/kernels.h"
-#include "rowband/engines/cuda/launch_check.h"
 
 namespace rowband::cuda {
 namespace {

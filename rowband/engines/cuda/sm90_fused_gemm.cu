@@ -17,8 +17,8 @@
 //
 // Protocol rules kept here (docs/design.md): 2, only own-band tiles wait; 3, a flag is stored with
 // release after the chunk's bulk stores have completed; 9, every wait has a deadline.
+#include "rowband/base/cuda/launch_check.h"
 #include "rowband/engines/cuda/kernels.h"
-#include "rowband/engines/cuda/launch_check.h"
 #include "rowband/engines/cuda/ptx_device.cuh"
 
 namespace rowband::cuda {

@@ -3,8 +3,8 @@
 #include <cudaTypedefs.h>
 #include <cuda_runtime.h>
 
+#include "rowband/base/cuda/launch_check.h"
 #include "rowband/base/fail.h"
-#include "rowband/engines/cuda/launch_check.h"
 
 namespace rowband::cuda {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <unistd.h>
 
+#include "rowband/base/cuda/device_memory.h"
+#include "rowband/base/cuda/launch_check.h"
 #include "rowband/base/fail.h"
-#include "rowband/engines/cuda/device_memory.h"
-#include "rowband/engines/cuda/launch_check.h"
 #include "rowband/engines/fault_hooks.h"
 
 namespace rowband::cuda {

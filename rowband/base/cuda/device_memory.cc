@@ -1,9 +1,9 @@
-#include "rowband/engines/cuda/device_memory.h"
+#include "rowband/base/cuda/device_memory.h"
 
 #include <cstring>
 
+#include "rowband/base/cuda/launch_check.h"
 #include "rowband/base/fail.h"
-#include "rowband/engines/cuda/launch_check.h"
 
 namespace rowband::cuda {
 

@@ -1,4 +1,4 @@
-#include "rowband/engines/cuda/launch_check.h"
+#include "rowband/base/cuda/launch_check.h"
 
 #include "rowband/base/fail.h"
 
