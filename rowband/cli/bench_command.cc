@@ -63,7 +63,8 @@ int bench_sweep(BenchFlags flags) {
   return kFailed;
 }
 
-int bench_kernels(const BenchFlags& flags) {
+int bench_kernels(BenchFlags flags) {
+  flags.sweep.engine.take_host(flags.gemm ? "bench --gemm" : "bench --quantizer");
   if (!flags.plot.empty()) {
     fail(ErrorCode::kInvalidArgument, "--plot {}: is drawn of the sweep only", flags.plot);
   }

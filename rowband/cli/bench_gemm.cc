@@ -101,7 +101,7 @@ KernelReport bench_gemm(const KernelFlags& flags) {
          "bench --gemm needs OpenBLAS as the peer; build with -DROWBAND_OPENBLAS=ON");
   }
   const int threads = flags.engine.threads > 0 ? flags.engine.threads : host::allowed_cores();
-  const auto engine = make_engine(flags.engine.kind, 0,
+  const auto engine = make_engine(flags.engine.kind(), 0,
                                   {.threads = threads, .gemm_kernel = flags.engine.gemm_kernel});
   KernelReport report;
   report.json = {{"benchmark", "rowband bench --gemm"},

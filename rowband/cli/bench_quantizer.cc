@@ -59,7 +59,7 @@ QuantizerTimes time_shape(Engine& engine, const KernelFlags& flags, int threads,
 
 KernelReport bench_quantizer(const KernelFlags& flags) {
   const int threads = flags.engine.threads > 0 ? flags.engine.threads : host::allowed_cores();
-  const auto engine = make_engine(flags.engine.kind, 0,
+  const auto engine = make_engine(flags.engine.kind(), 0,
                                   {.threads = threads, .gemm_kernel = flags.engine.gemm_kernel});
   KernelReport report;
   report.json = {{"benchmark", "rowband bench --quantizer"},

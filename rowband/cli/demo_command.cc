@@ -235,6 +235,7 @@ void add_demo_command(CLI::App& program, Command& chosen) {
       ->type_name("FOLDER");
   command.callback([flags, &chosen] {
     chosen = [flags] {
+      flags->engine.take_host("rowband demo");
       const int world = world_size(flags->ranks, kDefaultRanks);
       return run_on_ranks(world, [&](Communicator& comm) { return demo_on_rank(comm, *flags); });
     };

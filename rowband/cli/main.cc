@@ -7,6 +7,7 @@
 
 #include "rowband/cli/build_info.h"
 #include "rowband/cli/commands.h"
+#include "rowband/cli/devices.h"
 #include "rowband/cli/error_report.h"
 #include "rowband/cli/exit_codes.h"
 #include "rowband/cli/logging.h"
@@ -65,6 +66,7 @@ int run_program(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace rowband::cli;
+  ask_for_gpu_queues();
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // whoever reads a pipe sees each line at once
   try {
     return run_program(argc, argv);

@@ -77,7 +77,7 @@ void PolicyFlags::apply_to(FusionPolicy& policy) const {
 }
 
 void EngineFlags::add_to(CLI::App& command) {
-  add_engine_option(command, kind);
+  add_engine_option(command, asked);
   command.add_option("--threads", threads, "Compute threads per rank; 0 deals the cores out")
       ->check(CLI::Range(0, 4096).description(""))
       ->type_name("COUNT");
@@ -87,13 +87,17 @@ void EngineFlags::add_to(CLI::App& command) {
       ->type_name("NAME");
 }
 
-void add_engine_option(CLI::App& command, EngineKind& kind) {
-  command
-      .add_option_function<std::string>(
-          "--engine", [&kind](const std::string& text) { kind = parse_engine(text); },
-          "What computes and moves the bytes")
-      ->type_name("NAME")
-      ->default_str(std::string(engine_name(kind)));
+void EngineFlags::take_host(std::string_view command) {
+  if (asked && *asked != EngineKind::kHost) {
+    fail(ErrorCode::kInvalidArgument, "--engine {}: {} runs on the engine host",
+         engine_name(*asked), command);
+  }
+  asked = EngineKind::kHost;
+}
+
+void add_engine_option(CLI::App& command, std::optional<EngineKind>& kind) {
+  add_named(command, "--engine", kind, parse_engine, "host|cuda",
+            "What computes and moves the bytes: cuda where there is a Hopper GPU, else host");
 }
 
 void add_ranks_option(CLI::App& command, std::optional<int>& ranks, int by_default) {
@@ -149,11 +153,14 @@ GemmAllReduceOptions op_options(const LayerOptions& layer, std::int64_t cols, st
 
 void require_expressible(const LayerOptions& layer, const EngineFlags& engine, std::int64_t cols,
                          std::int64_t depth, int world) {
-  const auto probe = make_engine(engine.kind, 0, {.threads = 1, .gemm_kernel = engine.gemm_kernel});
-  const PlanSpec spec = GemmAllReduce::plan_spec(*probe, op_options(layer, cols, depth), world);
-  if (const auto why = why_not_expressible(spec); !why.empty()) {
-    fail(ErrorCode::kInvalidArgument, "{}", why);
+  if (engine.kind() == EngineKind::kHost) {  // knows its kernels by name only when it is made
+    make_engine(EngineKind::kHost, 0, {.threads = 1, .gemm_kernel = engine.gemm_kernel});
   }
+  const auto planner = make_planner(engine.kind(), {});
+  const PlanSpec spec = GemmAllReduce::plan_spec(*planner, op_options(layer, cols, depth), world);
+  auto why = why_not_expressible(spec);
+  if (why.empty()) why = planner->why_not_served(spec);
+  if (!why.empty()) fail(ErrorCode::kInvalidArgument, "{}", why);
 }
 
 std::string bytes_text(std::int64_t bytes) {

@@ -40,16 +40,25 @@ struct PolicyFlags {
   void apply_to(FusionPolicy& policy) const;
 };
 
+// Asks for GPUs only when nothing was asked for.
+inline EngineKind engine_or_default(std::optional<EngineKind> asked) {
+  return asked ? *asked : default_engine();
+}
+
 // What a rank computes with.
 struct EngineFlags {
-  EngineKind kind = EngineKind::kHost;
+  std::optional<EngineKind> asked;
   int threads = 0;
   std::string gemm_kernel;
 
   void add_to(CLI::App& command);
+  EngineKind kind() const { return engine_or_default(asked); }
+  // For commands of the host engine alone, `command` among them: takes it when none was asked for;
+  // Error(kInvalidArgument) when another was.
+  void take_host(std::string_view command);
 };
 
-void add_engine_option(CLI::App& command, EngineKind& kind);
+void add_engine_option(CLI::App& command, std::optional<EngineKind>& kind);
 
 // The option for the number of ranks; under mpirun their number is that of the processes.
 void add_ranks_option(CLI::App& command, std::optional<int>& ranks, int by_default);

@@ -20,7 +20,8 @@ struct PlanFlags {
   std::optional<std::int64_t> depth;
   std::optional<std::int64_t> total_depth;
   std::optional<int> ranks;
-  EngineKind engine = EngineKind::kHost;
+  std::optional<EngineKind> engine;
+  PlannerOptions planner;
   LayerFlags layer;
   PolicyFlags policy;
   bool tiles = false;
@@ -45,8 +46,8 @@ int print_plan(const PlanFlags& flags) {
   }
   LayerOptions options = flags.layer.resolve(flags.rows);
   flags.policy.apply_to(options.policy);
-  const PlanReport report(options, flags.engine, flags.rows, flags.cols,
-                          depth_per_rank(flags, world), world);
+  const PlanReport report(options, engine_or_default(flags.engine), flags.planner, flags.rows,
+                          flags.cols, depth_per_rank(flags, world), world);
   if (flags.json) {
     fmt::print("{}\n", report.json(flags.tiles).dump(2));
   } else {
@@ -70,6 +71,17 @@ void add_plan_command(CLI::App& program, Command& chosen) {
   depth_group->require_option(1);
   add_ranks_option(command, flags->ranks, kDefaultRanks);
   add_engine_option(command, flags->engine);
+  command
+      .add_option("--sms", flags->planner.multiprocessors,
+                  "Engine cuda: multiprocessors of the GPU that is planned for")
+      ->check(CLI::Range(2, 1024).description(""))
+      ->capture_default_str()
+      ->type_name("COUNT");
+  command
+      .add_option("--device-ranks", flags->planner.device_ranks, "Engine cuda: ranks that share it")
+      ->check(CLI::Range(1, 64).description(""))
+      ->capture_default_str()
+      ->type_name("COUNT");
   flags->layer.add_to(command);
   flags->policy.add_to(command);
   command.add_flag("--tiles", flags->tiles, "List every tile in the order of each rank");

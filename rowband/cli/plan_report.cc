@@ -38,16 +38,18 @@ FusionPolicy enabled(FusionPolicy policy) {
 
 }  // namespace
 
-PlanReport::PlanReport(const LayerOptions& options, EngineKind kind, std::int64_t rows,
-                       std::int64_t cols, std::int64_t depth, int world)
-    : policy_(options.policy), rows_(rows) {
-  const auto engine = make_engine(kind, 0, {.threads = 1, .gemm_kernel = ""});
-  spec_ = GemmAllReduce::plan_spec(*engine, op_options(options, cols, depth), world);
-  if (const auto why = why_not_expressible(spec_); !why.empty()) {
-    fail(ErrorCode::kInvalidArgument, "{}", why);
-  }
+PlanReport::PlanReport(const LayerOptions& options, EngineKind engine,
+                       const PlannerOptions& planner_options, std::int64_t rows, std::int64_t cols,
+                       std::int64_t depth, int world)
+    : policy_(options.policy), engine_(engine), rows_(rows) {
+  const auto planner = make_planner(engine, planner_options);
+  spec_ = GemmAllReduce::plan_spec(*planner, op_options(options, cols, depth), world);
+  auto why = why_not_expressible(spec_);
+  if (why.empty()) why = planner->why_not_served(spec_);
+  if (!why.empty()) fail(ErrorCode::kInvalidArgument, "{}", why);
+  tiles_at_once_ = planner->tiles_at_once();
   // The engine knows how large its control words are, and the plan everything else.
-  window_ = plan_window(spec_, engine->window_bytes(spec_) - plan_window(spec_, 0).bytes);
+  window_ = plan_window(spec_, planner->window_bytes(spec_) - plan_window(spec_, 0).bytes);
   verdict_ = decide(policy_, spec_, rows);
   verdict_if_enabled_ = decide(enabled(policy_), spec_, rows);
   if (rows <= spec_.max_rows) plan_.emplace(spec_, rows);
@@ -63,11 +65,12 @@ std::string PlanReport::text(bool with_tiles) const {
 
 std::string PlanReport::summary_text() const {
   std::string text = fmt::format(
-      "call     M={} rows, N={} columns, K={} per rank ({} in all), W={} rank{}\n"
+      "call     M={} rows, N={} columns, K={} per rank ({} in all), W={} rank{}, engine {}\n"
       "wire     {}, transport {}, at most {} chunk{} per band, {} output slot{}\n",
       rows_, spec_.cols, spec_.depth, spec_.depth * spec_.world, spec_.world,
-      spec_.world == 1 ? "" : "s", wire_name(spec_.wire), transport_name(spec_.transport),
-      spec_.chunks, spec_.chunks == 1 ? "" : "s", spec_.slots, spec_.slots == 1 ? "" : "s");
+      spec_.world == 1 ? "" : "s", engine_name(engine_), wire_name(spec_.wire),
+      transport_name(spec_.transport), spec_.chunks, spec_.chunks == 1 ? "" : "s", spec_.slots,
+      spec_.slots == 1 ? "" : "s");
   text += fmt::format("policy   {}\n", verdict_text(verdict_));
   if (!policy_.enabled) {
     text += fmt::format("         when on: {}\n", verdict_text(verdict_if_enabled_));
@@ -75,9 +78,14 @@ std::string PlanReport::summary_text() const {
   text += fmt::format("limits   min_rows={} rows, max_rows={} rows, min_fill={} of the bands",
                       policy_.min_rows, spec_.max_rows, policy_.min_fill);
   if (!plan_) return text + "\n";
-  return text + fmt::format(", which M={} fills to {:.3f}\n", rows_, fill(spec_, rows_)) +
-         fmt::format("tiles    {} rows x {} columns; {} x {} = {} per rank\n", plan_->tile_rows(),
-                     spec_.tile_cols, plan_->row_tiles(), plan_->col_tiles(), plan_->tiles());
+  text += fmt::format(", which M={} fills to {:.3f}\n", rows_, fill(spec_, rows_)) +
+          fmt::format("tiles    {} rows x {} columns; {} x {} = {} per rank", plan_->tile_rows(),
+                      spec_.tile_cols, plan_->row_tiles(), plan_->col_tiles(), plan_->tiles());
+  if (tiles_at_once_ > 0) {
+    text += fmt::format(", {:.1f} rounds of {} at a time (clusters of two SMs)",
+                        static_cast<double>(plan_->tiles()) / tiles_at_once_, tiles_at_once_);
+  }
+  return text + "\n";
 }
 
 std::string PlanReport::bands_text() const {
@@ -161,6 +169,7 @@ ordered_json PlanReport::json(bool with_tiles) const {
                        {"cols", spec_.cols},
                        {"depth_per_rank", spec_.depth},
                        {"ranks", spec_.world},
+                       {"engine", engine_name(engine_)},
                        {"wire", wire_name(spec_.wire)},
                        {"transport", transport_name(spec_.transport)},
                        {"gather_scale", gather_scale_name(spec_.gather_scale)},
@@ -182,6 +191,7 @@ ordered_json PlanReport::json(bool with_tiles) const {
   json["tile_rows"] = plan_->tile_rows();
   json["tile_cols"] = spec_.tile_cols;
   json["tiles_per_rank"] = plan_->tiles();
+  if (tiles_at_once_ > 0) json["tiles_at_once"] = tiles_at_once_;
   for (int rank = 0; rank < spec_.world; ++rank) {
     ordered_json entry = {{"rank", rank}, {"band", range_json(plan_->band(rank))}};
     entry["chunks"] = ordered_json::array();

@@ -15,8 +15,8 @@ class PlanReport {
  public:
   // Throws Error(kInvalidArgument) when calls of this shape cannot be planned, with the legal
   // values.
-  PlanReport(const LayerOptions& options, EngineKind engine, std::int64_t rows, std::int64_t cols,
-             std::int64_t depth, int world);
+  PlanReport(const LayerOptions& options, EngineKind engine, const PlannerOptions& planner,
+             std::int64_t rows, std::int64_t cols, std::int64_t depth, int world);
 
   std::string text(bool with_tiles) const;
   nlohmann::ordered_json json(bool with_tiles) const;
@@ -37,7 +37,9 @@ class PlanReport {
   std::vector<Region> regions() const;
 
   const FusionPolicy policy_;
+  const EngineKind engine_;
   const std::int64_t rows_;
+  int tiles_at_once_ = 0;
   PlanSpec spec_;
   WindowLayout window_;
   Verdict verdict_;

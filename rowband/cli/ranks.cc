@@ -8,6 +8,7 @@
 #include <span>
 
 #include "rowband/base/fail.h"
+#include "rowband/cli/devices.h"
 #include "rowband/cli/digest.h"
 #include "rowband/cli/error_report.h"
 #include "rowband/comm/mpi.h"
@@ -118,11 +119,12 @@ std::shared_ptr<Engine> make_rank_engine(Communicator& comm, const EngineFlags& 
   const auto masks = gather(comm, digest_of_text(host::allowed_cores_text()), deadline);
   const auto own = masks.begin() + comm.rank();
   return load_on_every_rank(comm, "the engine", deadline, [&]() -> std::shared_ptr<Engine> {
-    return make_engine(flags.kind, comm.rank(),
-                       {.threads = flags.threads,
-                        .local_ranks = static_cast<int>(std::ranges::count(masks, *own)),
-                        .local_rank = static_cast<int>(std::count(masks.begin(), own, *own)),
-                        .gemm_kernel = flags.gemm_kernel});
+    EngineOptions options{.threads = flags.threads,
+                          .local_ranks = static_cast<int>(std::ranges::count(masks, *own)),
+                          .local_rank = static_cast<int>(std::count(masks.begin(), own, *own)),
+                          .gemm_kernel = flags.gemm_kernel};
+    if (flags.kind() == EngineKind::kCuda) deal_gpus(comm.rank(), comm.size(), options);
+    return make_engine(flags.kind(), comm.rank(), options);
   });
 }
 

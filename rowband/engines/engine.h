@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "rowband/comm/communicator.h"
 #include "rowband/numerics/operands.h"
@@ -68,12 +69,10 @@ class FusedExecutor {
   virtual std::string poison() const = 0;
 };
 
-class Engine {
+// What an engine knows of a spec: arithmetic, which needs none of its hardware.
+class EnginePlanner {
  public:
-  virtual ~Engine() = default;
-
-  virtual std::string_view name() const = 0;    // "host"
-  virtual std::string description() const = 0;  // kernel and threads, for logs and reports
+  virtual ~EnginePlanner() = default;
 
   // Fills in the tile shape and the default transport that this engine measured best.
   virtual PlanSpec with_tiles(PlanSpec spec) const = 0;
@@ -83,6 +82,24 @@ class Engine {
 
   // Bytes of symmetric memory that each rank holds for this spec. Throws Error(kInvalidArgument).
   virtual std::int64_t window_bytes(const PlanSpec& spec) const = 0;
+
+  // Tiles that a rank works on at one time; 0 where that is not fixed.
+  virtual int tiles_at_once() const = 0;
+};
+
+class Engine : public EnginePlanner {
+ public:
+  PlanSpec with_tiles(PlanSpec spec) const final { return planner_->with_tiles(spec); }
+  std::string why_not_served(const PlanSpec& spec) const final {
+    return planner_->why_not_served(spec);
+  }
+  std::int64_t window_bytes(const PlanSpec& spec) const final {
+    return planner_->window_bytes(spec);
+  }
+  int tiles_at_once() const final { return planner_->tiles_at_once(); }
+
+  virtual std::string_view name() const = 0;    // "host", "cuda"
+  virtual std::string description() const = 0;  // kernel and threads, for logs and reports
 
   // "" or why this machine cannot hold `window_bytes` per rank now, with needed and free bytes.
   virtual std::string why_no_room(std::int64_t window_bytes, int world,
@@ -108,11 +125,30 @@ class Engine {
   // there; and to memory of the engine, in the order of `stream`.
   virtual void download(void* host, const void* from, std::size_t bytes, void* stream) = 0;
   virtual void copy(void* to, const void* from, std::size_t bytes, void* stream) = 0;
+
+ protected:
+  explicit Engine(std::unique_ptr<const EnginePlanner> planner) : planner_(std::move(planner)) {}
+
+ private:
+  const std::unique_ptr<const EnginePlanner> planner_;
 };
 
-enum class EngineKind { kHost };
-std::string_view engine_name(EngineKind kind);   // "host"
+enum class EngineKind { kHost, kCuda };
+std::string_view engine_name(EngineKind kind);   // "host", "cuda"
 EngineKind parse_engine(std::string_view text);  // Error(kInvalidArgument) listing legal names
+
+// kCuda where this build has it and this process sees a Hopper GPU, else kHost. Asks the driver
+// once; a process that did so can't fork children that use a GPU.
+EngineKind default_engine();
+
+// Throws Error(kUnavailable) when this build has no such engine, or this machine no GPU or driver.
 std::unique_ptr<Engine> make_engine(EngineKind kind, int rank, const EngineOptions& options);
+
+struct PlannerOptions {
+  int multiprocessors = 132;  // GPU engines: of the device; an H100 SXM or H200 has 132
+  int device_ranks = 1;       // GPU engines: how many ranks share it
+};
+// Needs no hardware. Throws Error(kUnavailable) when this build has no such engine.
+std::unique_ptr<EnginePlanner> make_planner(EngineKind kind, const PlannerOptions& options);
 
 }  // namespace rowband

@@ -50,22 +50,22 @@ bool overlap(const void* a, std::int64_t a_bytes, const void* b, std::int64_t b_
 
 }  // namespace
 
-PlanSpec GemmAllReduce::plan_spec(const Engine& engine, const GemmAllReduceOptions& options,
+PlanSpec GemmAllReduce::plan_spec(const EnginePlanner& planner, const GemmAllReduceOptions& options,
                                   int world) {
-  return engine.with_tiles({.max_rows = options.max_rows,
-                            .cols = options.cols,
-                            .depth = options.depth,
-                            .world = world,
-                            .wire = options.wire,
-                            .transport = options.transport,
-                            .gather_scale = options.gather_scale,
-                            .chunks = options.chunks,
-                            .slots = options.slots});
+  return planner.with_tiles({.max_rows = options.max_rows,
+                             .cols = options.cols,
+                             .depth = options.depth,
+                             .world = world,
+                             .wire = options.wire,
+                             .transport = options.transport,
+                             .gather_scale = options.gather_scale,
+                             .chunks = options.chunks,
+                             .slots = options.slots});
 }
 
-std::int64_t GemmAllReduce::window_bytes(const Engine& engine, const GemmAllReduceOptions& options,
-                                         int world) {
-  return engine.window_bytes(plan_spec(engine, options, world));
+std::int64_t GemmAllReduce::window_bytes(const EnginePlanner& planner,
+                                         const GemmAllReduceOptions& options, int world) {
+  return planner.window_bytes(plan_spec(planner, options, world));
 }
 
 GemmAllReduce::GemmAllReduce(Communicator& comm, std::shared_ptr<Engine> engine,

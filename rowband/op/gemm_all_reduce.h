@@ -41,10 +41,11 @@ struct Output {
 class GemmAllReduce {
  public:
   // The spec that these options give on this engine in a world of `world`.
-  static PlanSpec plan_spec(const Engine& engine, const GemmAllReduceOptions& options, int world);
+  static PlanSpec plan_spec(const EnginePlanner& planner, const GemmAllReduceOptions& options,
+                            int world);
   // Bytes of symmetric memory that each rank will hold. Throws Error(kInvalidArgument).
-  static std::int64_t window_bytes(const Engine& engine, const GemmAllReduceOptions& options,
-                                   int world);
+  static std::int64_t window_bytes(const EnginePlanner& planner,
+                                   const GemmAllReduceOptions& options, int world);
 
   // Collective. All ranks get the op, or all get the same error, with each failing rank's reason:
   // kInvalidArgument (nothing was allocated), kDisagreement (nothing was allocated), kOutOfMemory,

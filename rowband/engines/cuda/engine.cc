@@ -9,6 +9,7 @@
 #include "rowband/base/fail.h"
 #include "rowband/engines/cuda/fused.h"
 #include "rowband/engines/cuda/kernels.h"
+#include "rowband/engines/cuda/planner.h"
 #include "rowband/engines/cuda/tensor_map.h"
 #include "rowband/engines/fault_hooks.h"
 
@@ -19,20 +20,13 @@ constexpr int kMostChunks = 64;
 
 class CudaEngine final : public Engine {
  public:
-  explicit CudaEngine(const EngineOptions& options) : device_(options.device) {
+  // `properties` are those of options.device, a Hopper GPU.
+  CudaEngine(const EngineOptions& options, const cudaDeviceProp& properties)
+      : Engine(make_cuda_planner({properties.multiProcessorCount, options.device_ranks})),
+        device_(options.device),
+        clusters_(tiles_at_once()),
+        name_(properties.name) {
     const DeviceScope scope(device_);
-    cudaDeviceProp properties;
-    check(cudaGetDeviceProperties(&properties, device_), "reading the device's properties");
-    name_ = properties.name;
-    if (properties.major != 9 || properties.minor != 0) {
-      fail(ErrorCode::kUnavailable, "GPU {} ({}) is sm_{}{}; the kernels are built for sm_90a",
-           device_, name_, properties.major, properties.minor);
-    }
-    if (options.device_ranks < 1) {
-      fail(ErrorCode::kInvalidArgument, "device_ranks={}: must be at least 1",
-           options.device_ranks);
-    }
-    clusters_ = properties.multiProcessorCount / 2 / options.device_ranks;
     load_fused_kernel();
     load_quantize_kernel();
     cudaStream_t stream = nullptr;
@@ -46,31 +40,6 @@ class CudaEngine final : public Engine {
   std::string_view name() const override { return "cuda"; }
   std::string description() const override {
     return fmt::format("cuda engine on GPU {} ({}), {} of its SMs", device_, name_, 2 * clusters_);
-  }
-
-  PlanSpec with_tiles(PlanSpec spec) const override {
-    spec.tile_rows = spec.min_tile_rows = kTileRows;
-    spec.tile_cols = kTileCols;
-    return spec;
-  }
-
-  std::string why_not_served(const PlanSpec& spec) const override {
-    if (spec.wire != Wire::kBf16)
-      return "the cuda engine gathers in bf16; wire fp8 is the host engine's";
-    if (spec.transport != Transport::kDirect) {
-      return "the cuda engine's transport is direct; copy_engine is the host engine's";
-    }
-    if (spec.world > kMaxWorld) {
-      return fmt::format("W={}: the cuda engine joins at most {} ranks", spec.world, kMaxWorld);
-    }
-    if (spec.max_rows > INT32_MAX - kTileRows) {
-      return fmt::format("max_rows={}: the cuda engine counts rows in 32 bits", spec.max_rows);
-    }
-    return "";
-  }
-
-  std::int64_t window_bytes(const PlanSpec& spec) const override {
-    return plan_window(spec, control_bytes(spec.world, spec.chunks)).bytes;
   }
 
   std::string why_no_room(std::int64_t window_bytes, int, const FaultHooks* faults) const override {
@@ -165,8 +134,8 @@ class CudaEngine final : public Engine {
   }
 
   const int device_;
-  int clusters_ = 0;
-  std::string name_;
+  const int clusters_;  // this rank's share of the device
+  const std::string name_;
   std::shared_ptr<CUstream_st> stream_;  // shared with the memory that is freed in its order
   DeviceMemory counters_;                // of gemm's calls
   PinnedMemory status_;
@@ -174,22 +143,57 @@ class CudaEngine final : public Engine {
 
 }  // namespace
 
-int device_count() {
+namespace {
+
+// How many GPUs this process sees, and why when that is none.
+struct Seen {
   int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+  cudaError_t why = cudaSuccess;
+};
+
+Seen seen() {
+  Seen s;
+  s.why = cudaGetDeviceCount(&s.count);
+  if (s.why != cudaSuccess) {
     cudaGetLastError();
-    return 0;
+    s.count = 0;
   }
-  return count;
+  return s;
+}
+
+}  // namespace
+
+int device_count() { return seen().count; }
+
+bool sees_hopper() {
+  for (int device = 0; device < device_count(); ++device) {
+    int major = 0, minor = 0;
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+          "asking for the compute capability");
+    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+          "asking for the compute capability");
+    if (major == 9 && minor == 0) return true;
+  }
+  return false;
 }
 
 std::unique_ptr<Engine> make_cuda_engine(const EngineOptions& options) {
-  const int count = device_count();
+  const auto [count, why] = seen();
+  if (count == 0) {
+    fail(ErrorCode::kUnavailable, "the cuda engine needs a Hopper GPU: this process sees none ({})",
+         why == cudaSuccess ? "no device" : cudaGetErrorString(why));
+  }
   if (options.device < 0 || options.device >= count) {
     fail(ErrorCode::kUnavailable, "device {}: this process sees {} GPU{}", options.device, count,
          count == 1 ? "" : "s");
   }
-  return std::make_unique<CudaEngine>(options);
+  cudaDeviceProp properties;
+  check(cudaGetDeviceProperties(&properties, options.device), "reading the device's properties");
+  if (properties.major != 9 || properties.minor != 0) {
+    fail(ErrorCode::kUnavailable, "GPU {} ({}) is sm_{}{}; the kernels are built for sm_90a",
+         options.device, properties.name, properties.major, properties.minor);
+  }
+  return std::make_unique<CudaEngine>(options, properties);
 }
 
 }  // namespace rowband::cuda

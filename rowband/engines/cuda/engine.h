@@ -10,9 +10,11 @@ namespace rowband::cuda {
 
 // GPUs that this process sees; 0 without a driver.
 int device_count();
+// Whether one of them runs these kernels (sm_90).
+bool sees_hopper();
 
 // Uses options.device and options.device_ranks. A call without a stream goes on the engine's own.
-// Throws Error(kUnavailable) naming the device and
+// Throws Error(kUnavailable) without a GPU or driver, with CUDA's reason, and naming the device and
 // its compute capability when it is not Hopper.
 std::unique_ptr<Engine> make_cuda_engine(const EngineOptions& options);
 

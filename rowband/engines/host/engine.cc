@@ -28,21 +28,8 @@ int pick_threads(const EngineOptions& options) {
   return std::max(1, allowed_cores() / std::max(1, options.local_ranks));
 }
 
-class HostEngine final : public Engine {
+class HostPlanner final : public EnginePlanner {
  public:
-  HostEngine(int rank, const EngineOptions& options)
-      : rank_(rank),
-        gemm_(find_tile_gemm(options.gemm_kernel)),
-        pool_(pick_threads(options)),
-        scratch_(static_cast<std::size_t>(pool_.threads())) {}
-
-  std::string_view name() const override { return "host"; }
-
-  std::string description() const override {
-    return fmt::format("host engine, GEMM kernel {}, {} thread{} per rank", gemm_.name,
-                       pool_.threads(), pool_.threads() == 1 ? "" : "s");
-  }
-
   PlanSpec with_tiles(PlanSpec spec) const override {
     // 256 x 256 sums fill a quarter of a 1 MiB L2 and spread the widening of both operands over 256
     // uses; bands as short as 32 rows keep every rank busy in small calls. docs/performance.md.
@@ -56,6 +43,24 @@ class HostEngine final : public Engine {
 
   std::int64_t window_bytes(const PlanSpec& spec) const override {
     return plan_window(spec, Window::control_bytes(spec.world, spec.chunks)).bytes;
+  }
+  int tiles_at_once() const override { return 0; }
+};
+
+class HostEngine final : public Engine {
+ public:
+  HostEngine(int rank, const EngineOptions& options)
+      : Engine(make_host_planner()),
+        rank_(rank),
+        gemm_(find_tile_gemm(options.gemm_kernel)),
+        pool_(pick_threads(options)),
+        scratch_(static_cast<std::size_t>(pool_.threads())) {}
+
+  std::string_view name() const override { return "host"; }
+
+  std::string description() const override {
+    return fmt::format("host engine, GEMM kernel {}, {} thread{} per rank", gemm_.name,
+                       pool_.threads(), pool_.threads() == 1 ? "" : "s");
   }
 
   std::string why_no_room(std::int64_t window_bytes, int world,
@@ -143,6 +148,8 @@ void HostEngine::quantize(const Bf16* x, std::int64_t rows, std::int64_t depth,
 }
 
 }  // namespace
+
+std::unique_ptr<EnginePlanner> make_host_planner() { return std::make_unique<HostPlanner>(); }
 
 std::unique_ptr<Engine> make_host_engine(int rank, const EngineOptions& options) {
   return std::make_unique<HostEngine>(rank, options);

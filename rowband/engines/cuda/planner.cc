@@ -1,0 +1,58 @@
+#include "rowband/engines/cuda/planner.h"
+
+#include "rowband/base/fail.h"
+#include "rowband/engines/cuda/fused.h"
+#include "rowband/engines/cuda/kernels.h"
+
+namespace rowband::cuda {
+
+namespace {
+
+class CudaPlanner final : public EnginePlanner {
+ public:
+  explicit CudaPlanner(int clusters) : clusters_(clusters) {}
+
+  PlanSpec with_tiles(PlanSpec spec) const override {
+    spec.tile_rows = spec.min_tile_rows = kTileRows;
+    spec.tile_cols = kTileCols;
+    return spec;
+  }
+
+  std::string why_not_served(const PlanSpec& spec) const override {
+    if (spec.wire != Wire::kBf16)
+      return "the cuda engine gathers in bf16; wire fp8 is the host engine's";
+    if (spec.transport != Transport::kDirect) {
+      return "the cuda engine's transport is direct; copy_engine is the host engine's";
+    }
+    if (spec.world > kMaxWorld) {
+      return fmt::format("W={}: the cuda engine joins at most {} ranks", spec.world, kMaxWorld);
+    }
+    if (spec.max_rows > INT32_MAX - kTileRows) {
+      return fmt::format("max_rows={}: the cuda engine counts rows in 32 bits", spec.max_rows);
+    }
+    return "";
+  }
+
+  std::int64_t window_bytes(const PlanSpec& spec) const override {
+    return plan_window(spec, control_bytes(spec.world, spec.chunks)).bytes;
+  }
+
+  int tiles_at_once() const override { return clusters_; }
+
+ private:
+  const int clusters_;
+};
+
+}  // namespace
+
+std::unique_ptr<EnginePlanner> make_cuda_planner(const PlannerOptions& options) {
+  const int most = options.multiprocessors / 2;
+  if (options.device_ranks < 1 || options.device_ranks > most) {
+    fail(ErrorCode::kInvalidArgument,
+         "device_ranks={}: must be from 1 to {}, two of the GPU's {} SMs for each rank",
+         options.device_ranks, most, options.multiprocessors);
+  }
+  return std::make_unique<CudaPlanner>(most / options.device_ranks);
+}
+
+}  // namespace rowband::cuda
