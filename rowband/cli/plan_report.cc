@@ -50,6 +50,7 @@ PlanReport::PlanReport(const LayerOptions& options, EngineKind engine,
   tiles_at_once_ = planner->tiles_at_once();
   // The engine knows how large its control words are, and the plan everything else.
   window_ = plan_window(spec_, planner->window_bytes(spec_) - plan_window(spec_, 0).bytes);
+  policy_ = with_measured_limits(policy_, engine_name(engine), spec_);
   verdict_ = decide(policy_, spec_, rows);
   verdict_if_enabled_ = decide(enabled(policy_), spec_, rows);
   if (rows <= spec_.max_rows) plan_.emplace(spec_, rows);
@@ -76,7 +77,7 @@ std::string PlanReport::summary_text() const {
     text += fmt::format("         when on: {}\n", verdict_text(verdict_if_enabled_));
   }
   text += fmt::format("limits   min_rows={} rows, max_rows={} rows, min_fill={} of the bands",
-                      policy_.min_rows, spec_.max_rows, policy_.min_fill);
+                      *policy_.min_rows, spec_.max_rows, policy_.min_fill);
   if (!plan_) return text + "\n";
   text += fmt::format(", which M={} fills to {:.3f}\n", rows_, fill(spec_, rows_)) +
           fmt::format("tiles    {} rows x {} columns; {} x {} = {} per rank", plan_->tile_rows(),
@@ -177,7 +178,7 @@ ordered_json PlanReport::json(bool with_tiles) const {
                        {"max_rows", spec_.max_rows},
                        {"policy",
                         {{"enabled", policy_.enabled},
-                         {"min_rows", policy_.min_rows},
+                         {"min_rows", *policy_.min_rows},
                          {"min_fill", policy_.min_fill},
                          {"verdict", verdict_json(verdict_)},
                          {"verdict_if_enabled", verdict_json(verdict_if_enabled_)}}}};

@@ -36,7 +36,7 @@ class PlanReport {
   std::string tiles_text() const;
   std::vector<Region> regions() const;
 
-  const FusionPolicy policy_;
+  FusionPolicy policy_;  // with its min_rows
   const EngineKind engine_;
   const std::int64_t rows_;
   int tiles_at_once_ = 0;

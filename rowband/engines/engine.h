@@ -58,8 +58,9 @@ class FusedExecutor {
 
   // In place of run(), when this rank's arguments are bad: the call counts, and peers that did
   // begin it fail at once instead of waiting. If every rank refuses alike, nothing is lost. After
-  // a refused call it waits until the peers have begun that one, and may throw as run() does.
-  virtual void refuse() = 0;
+  // a refused call it waits until the peers have begun that one, and may throw as run() does. A GPU
+  // engine queues it on `stream`, which must be that of the calls.
+  virtual void refuse(void* stream = nullptr) = 0;
 
   virtual const WindowLayout& window() const = 0;
   virtual std::int64_t calls() const = 0;  // begun so far
@@ -67,6 +68,16 @@ class FusedExecutor {
   virtual bool in_window(const void* begin, std::int64_t bytes) const = 0;
   // The reason of the failure, "" while healthy.
   virtual std::string poison() const = 0;
+};
+
+// The base path's all-reduce of one group, on memory of an engine.
+class AllReduce {
+ public:
+  virtual ~AllReduce() = default;
+  // Collective. Sums `count` bf16 values of every rank in place. Throws as
+  // Communicator::all_reduce.
+  virtual void run(Bf16* data, std::int64_t count, Deadline deadline, void* stream) = 0;
+  virtual std::string_view description() const = 0;  // who sums, for logs and reports
 };
 
 // What an engine knows of a spec: arithmetic, which needs none of its hardware.
@@ -113,16 +124,41 @@ class Engine : public EnginePlanner {
   virtual void gemm(const ActivationView& x, const WeightView& w, const Bf16* bias, Bf16* out,
                     Timeline* timeline, void* stream = nullptr) = 0;
 
-  // Local. Dense codes [rows, depth] and scales [rows, depth / 128], bit-equal to
-  // quantize_activations; depth a multiple of 128.
-  virtual void quantize(const Bf16* x, std::int64_t rows, std::int64_t depth,
-                        std::int64_t x_row_stride, ScaleFormat format, E4m3* codes, float* scales,
+  // Local. Dense codes [rows, depth] and rows * (depth / 128) scales, bit-equal to
+  // quantize_activations; depth a multiple of 128. The view says where each scale lies: where the
+  // engine's GEMM reads it best.
+  virtual ActivationView quantize(const Bf16* x, std::int64_t rows, std::int64_t depth,
+                                  std::int64_t x_row_stride, ScaleFormat format, E4m3* codes,
+                                  float* scales, void* stream = nullptr) = 0;
+
+  // Local. Adds bias [cols] to each row of out [rows, cols]: fp32 adds, rounded to bf16.
+  virtual void add_bias(Bf16* out, std::int64_t rows, std::int64_t cols, const Bf16* bias,
                         void* stream = nullptr) = 0;
+
+  // Collective. The all-reduce must not outlive the engine or the communicator.
+  virtual std::unique_ptr<AllReduce> make_all_reduce(Communicator& comm, Deadline deadline) = 0;
+
+  // True when its memory is the host's: anybody reads and writes it, and calls have ended when they
+  // return. Else it is a device's, calls are queued on streams, and what follows is needed.
+  virtual bool on_host() const = 0;
+  // "" or why calls of this engine can't work on memory at `address`.
+  virtual std::string why_not_reachable(const void* address) const = 0;
+  // Of gemm's `out`, in bytes.
+  virtual std::size_t output_alignment() const = 0;
+
+  // Local. Memory that calls of this engine read and write, 256-aligned, of unknown contents. May
+  // throw Error(kOutOfMemory). It must not be let go of while a queued call works on it.
+  virtual std::shared_ptr<void> allocate(std::size_t bytes) = 0;
+  // Local. Returns once everything that was queued on `stream` has ended; for finish(), on every
+  // stream, and every call of the ranks that share the device.
+  virtual void synchronize(void* stream) = 0;
+  virtual void finish() = 0;
 
   // Local. Memory that calls of this engine can read; a copy of `bytes` at `host`.
   virtual std::shared_ptr<const void> upload(const void* host, std::size_t bytes) = 0;
   // Local. Copies what calls of this engine have written: to the host, once `stream` has come
-  // there; and to memory of the engine, in the order of `stream`.
+  // there; and to memory of the engine from anywhere, in the order of `stream` (from the host's,
+  // which must stay as it is until then).
   virtual void download(void* host, const void* from, std::size_t bytes, void* stream) = 0;
   virtual void copy(void* to, const void* from, std::size_t bytes, void* stream) = 0;
 

@@ -98,18 +98,18 @@ TEST(LayerErrors, R11_BadArgumentsAreRefusedOnBothPathsAndTheLayerGoesOn) {
       const auto layer = make_exact_layer(comm, 64, 128, layer_options(256));
       const Output fused = forward_exact(comm, *layer, 100, 1);
       const Output base = forward_exact(comm, *layer, 10, 2);
-      std::vector<Bf16> memory(1 << 20);  // large, so that it lies apart from the results
-      const auto refused = [&](const char* words, const Bf16* x, std::int64_t m,
+      std::vector<Bf16> memory(1 << 20);
+      Bf16* const x = memory.data() + memory.size() / 2;  // apart from the results
+      const auto refused = [&](const char* words, const Bf16* from, std::int64_t m,
                                std::int64_t stride, const Bf16* out) {
         try {
-          layer->forward(x, m, stride, const_cast<Bf16*>(out));
+          layer->forward(from, m, stride, const_cast<Bf16*>(out));
           ADD_FAILURE() << "accepted: " << words;
         } catch (const Error& error) {
           EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
           EXPECT_THAT(error.what(), HasSubstr(words));
         }
       };
-      const Bf16* x = memory.data();
       refused("M=-1", x, -1, 128, nullptr);
       refused("x is null", nullptr, rows, 128, nullptr);
       refused("x_row_stride=127: must be at least K=128", x, rows, 127, nullptr);
@@ -121,10 +121,10 @@ TEST(LayerErrors, R11_BadArgumentsAreRefusedOnBothPathsAndTheLayerGoesOn) {
       refused("earlier result", x, rows, 128, base.data);
       refused("earlier result", x, rows, 128, base.data + 10 * 64 - 1);
       // Neighbours, and a result as the next input, are no overlap.
-      forward_exact(comm, *layer, rows, 3, memory.data());
+      forward_exact(comm, *layer, rows, 3, x);
       const auto input = exact_bf16(rows, 128, comm.rank(), 4);
-      std::copy(input.begin(), input.end(), memory.begin());
-      const Output y = layer->forward(x, rows, 128, memory.data() + rows * 128);
+      std::copy(input.begin(), input.end(), x);
+      const Output y = layer->forward(x, rows, 128, x + rows * 128);
       EXPECT_EQ(exact_difference(y, rows, 128, 2, 4), "");
     });
   }

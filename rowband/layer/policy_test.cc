@@ -7,7 +7,9 @@
 #include <set>
 #include <string>
 
+#include "rowband/base/error.h"
 #include "rowband/engines/engine.h"
+#include "rowband/layer/fusion_table.h"
 
 namespace rowband {
 namespace {
@@ -109,6 +111,54 @@ TEST(Policy, C05_ReasonsGiveTheNumbersAndTheirUnits) {
               AllOf(HasSubstr("M=65 rows"), HasSubstr("0.508"), HasSubstr("min_fill=0.75")));
   policy.enabled = false;
   EXPECT_THAT(decide(policy, spec, 64).reason, HasSubstr("ROWBAND_FUSE=1"));
+}
+
+TEST(Policy, WithoutMinRowsTheMeasuredOneOfTheEngineHolds) {
+  const PlanSpec spec = spec_of(2);
+  FusionPolicy policy;
+  policy.enabled = true;
+  EXPECT_THROW(decide(policy, spec, 64), Error);
+  const FusionPolicy host = with_measured_limits(policy, "host", spec);
+  const FusionPolicy cuda = with_measured_limits(policy, "cuda", spec);
+  EXPECT_EQ(host.min_rows, measured_min_rows("host", 2, 256, 128));
+  EXPECT_EQ(cuda.min_rows, measured_min_rows("cuda", 2, 256, 128));
+  EXPECT_EQ(decide(host, spec, *host.min_rows).decision, Decision::kFuse);
+  EXPECT_EQ(decide(host, spec, *host.min_rows - 1).decision, Decision::kTooFewRows);
+  policy.min_rows = 7;  // the user's own
+  EXPECT_EQ(with_measured_limits(policy, "cuda", spec).min_rows, 7);
+  EXPECT_THROW(with_measured_limits({}, "abacus", spec), Error);
+}
+
+TEST(Policy, EveryShapeHasAMeasuredLimitThatSomeCallsReach) {
+  for (const char* engine : {"host", "cuda"}) {
+    for (int world : {1, 2, 8}) {
+      for (std::int64_t cols : {8, 5120, 7168, 1 << 20}) {
+        for (std::int64_t depth : {128, 2048, 8192}) {
+          const std::int64_t rows = measured_min_rows(engine, world, cols, depth);
+          EXPECT_GT(rows, 0);
+          EXPECT_LE(rows, 32768);
+        }
+      }
+    }
+  }
+}
+
+TEST(Policy, MostDeclinedRowsIsTheLastThatASearchFinds) {
+  for (int world = 1; world <= 8; ++world) {
+    for (std::int64_t max_rows : {1, 40, 700, 4096}) {
+      const PlanSpec spec = spec_of(world, max_rows);
+      for (std::int64_t min_rows : {0, 1, 300, 5000}) {
+        for (double min_fill : {0.0, 0.5, 0.75, 0.97, 1.0}) {
+          const FusionPolicy policy{true, min_rows, min_fill};
+          std::int64_t most = max_rows;
+          while (most > 0 && decide(policy, spec, most).decision == Decision::kFuse) --most;
+          EXPECT_EQ(most_declined_rows(policy, spec), most)
+              << world << " " << max_rows << " " << min_rows << " " << min_fill;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(most_declined_rows({.enabled = false, .min_rows = 0}, spec_of(2, 100)), 100);
 }
 
 TEST(Policy, EveryDecisionHasItsOwnName) {

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "rowband/base/fail.h"
-#include "rowband/numerics/float_environment.h"
 #include "rowband/numerics/reference.h"
 
 namespace rowband {
@@ -18,21 +17,6 @@ std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              Deadline::Clock::now().time_since_epoch())
       .count();
-}
-
-std::span<const Bf16> values(const Output& y) {
-  return {y.data, static_cast<std::size_t>(y.rows * y.cols)};
-}
-
-// Once, to the sum: in a partial the bias would cost it the bits that the other partials need.
-void add_bias(Bf16* out, std::int64_t rows, const std::vector<Bf16>& bias) {
-  const ScopedFloatEnvironment ieee;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    for (const Bf16 b : bias) {
-      *out = to_bf16(to_float(*out) + to_float(b));
-      ++out;
-    }
-  }
 }
 
 struct Span {
@@ -65,8 +49,8 @@ GemmAllReduceOptions op_options(const LayerOptions& o, const Fp8Weight& weight) 
 std::string why_bad(const LayerOptions& o, const Fp8Weight& w, const std::vector<Bf16>& bias) {
   if (o.slots < 1) return fmt::format("slots={}: must be at least 1", o.slots);
   if (o.deadline <= std::chrono::nanoseconds(0)) return "the deadline must be more than 0 s";
-  if (o.policy.min_rows < 0)
-    return fmt::format("min_rows={}: must be 0 or more", o.policy.min_rows);
+  if (o.policy.min_rows.value_or(0) < 0)
+    return fmt::format("min_rows={}: must be 0 or more", *o.policy.min_rows);
   if (!(o.policy.min_fill >= 0 && o.policy.min_fill <= 1)) {
     return fmt::format("min_fill={}: must lie in 0..1", o.policy.min_fill);
   }
@@ -86,10 +70,20 @@ RowParallelLinear::RowParallelLinear(Communicator& comm, std::shared_ptr<Engine>
       engine_(std::move(engine)),
       weight_(std::move(weight)),
       bias_(std::move(bias)),
-      options_(options),
-      spec_(GemmAllReduce::plan_spec(*engine_, op_options(options_, weight_), comm.size())) {}
+      spec_(GemmAllReduce::plan_spec(*engine_, op_options(options, weight_), comm.size())),
+      options_([&] {
+        LayerOptions o = options;
+        o.policy = with_measured_limits(o.policy, engine_->name(), spec_);
+        return o;
+      }()) {}
 
-RowParallelLinear::~RowParallelLinear() { close(); }
+RowParallelLinear::~RowParallelLinear() {
+  try {
+    close();
+  } catch (const Error& error) {
+    spdlog::error("rowband: closing a layer: {}", error.what());
+  }
+}
 
 std::unique_ptr<RowParallelLinear> RowParallelLinear::create(Communicator& comm,
                                                              std::shared_ptr<Engine> engine,
@@ -110,13 +104,20 @@ std::unique_ptr<RowParallelLinear> RowParallelLinear::create(Communicator& comm,
                    {"K per rank", std::to_string(layer->weight_.depth)},
                    {"bias", layer->bias_.empty() ? "none" : "given"},
                    {"fuse", options.policy.enabled ? "on" : "off"},
-                   {"min_rows", std::to_string(options.policy.min_rows)},
+                   {"min_rows", std::to_string(*layer->options_.policy.min_rows)},
                    {"min_fill", fmt::format("{}", options.policy.min_fill)},
                    {"activation scales", scale_format_name(options.activation_scales)},
                    {"debug check", options.debug_check ? "on" : "off"}},
                   deadline());
-  layer->slots_.resize(static_cast<std::size_t>(options.slots));
   if (options.policy.enabled) layer->make_op();
+  std::string failure;
+  try {
+    layer->take_memory();
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  agree_on_success(comm, "the layer's memory", failure, ErrorCode::kOutOfMemory, deadline());
+  layer->all_reduce_ = layer->engine_->make_all_reduce(comm, deadline());
   return layer;
 }
 
@@ -134,6 +135,50 @@ void RowParallelLinear::make_op() {
     }
     unavailable_ = error.what();
   }
+}
+
+// On the host memory grows as calls need it.
+void RowParallelLinear::take_memory() {
+  slots_.resize(static_cast<std::size_t>(options_.slots));
+  if (engine_->on_host()) {
+    weight_view_ = weight_.view();
+    bias_view_ = bias_.empty() ? nullptr : bias_.data();
+    return;
+  }
+  take_weight();
+  codes_.reserve(*engine_, options_.max_rows * weight_.depth);
+  scales_.reserve(*engine_, options_.max_rows * (weight_.depth / kScaleBlock));
+  for (auto& slot : slots_) slot.reserve(*engine_, slot_rows() * weight_.cols);
+  if (op_ && options_.debug_check) checked_.reserve(*engine_, options_.max_rows * weight_.cols);
+}
+
+// Into the engine's memory. A row of scales begins at a multiple of 16 bytes there.
+void RowParallelLinear::take_weight() {
+  const WeightView from = weight_.view();
+  const std::int64_t blocks = weight_.depth / kScaleBlock, row_blocks = scale_blocks(weight_.cols);
+  const std::int64_t stride = (blocks + 3) / 4 * 4;
+  std::vector<float> scales(static_cast<std::size_t>(row_blocks * stride));
+  for (std::int64_t row = 0; row < row_blocks; ++row) {
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      scales[static_cast<std::size_t>(row * stride + block)] =
+          from.scales[row * from.scale_row_stride + block * from.scale_block_stride];
+    }
+  }
+  const auto take = [&]<typename T>(const std::vector<T>& values) {
+    held_.push_back(engine_->upload(values.data(), values.size() * sizeof(T)));
+    return static_cast<const T*>(held_.back().get());
+  };
+  weight_view_ = {
+      take(weight_.codes), weight_.cols, weight_.depth, weight_.depth, take(scales), stride, 1};
+  if (!bias_.empty()) bias_view_ = take(bias_);
+  weight_.codes = {};
+  weight_.scales = {};
+}
+
+// The most rows, up to the capacity, of a result that does not lie in the window.
+std::int64_t RowParallelLinear::slot_rows() const {
+  if (!op_ || options_.debug_check) return options_.max_rows;
+  return most_declined_rows(options_.policy, spec_);
 }
 
 Verdict RowParallelLinear::verdict(std::int64_t rows) const {
@@ -164,7 +209,13 @@ std::string RowParallelLinear::why_bad_arguments(const Bf16* x, std::int64_t row
   if (x_row_stride < weight_.depth) {
     return fmt::format("x_row_stride={}: must be at least K={}", x_row_stride, weight_.depth);
   }
+  if (auto why = engine_->why_not_reachable(x); !why.empty()) return "x at " + why;
   if (out == nullptr) return "";
+  if (auto why = engine_->why_not_reachable(out); !why.empty()) return "out at " + why;
+  if (reinterpret_cast<std::uintptr_t>(out) % engine_->output_alignment() != 0) {
+    return fmt::format("out at {}: must be a multiple of {} bytes", fmt::ptr(out),
+                       engine_->output_alignment());
+  }
   const std::int64_t count = rows * weight_.cols;
   if (overlap({out, count}, {x, (rows - 1) * x_row_stride + weight_.depth})) {
     return "out overlaps x: give other memory, or none";
@@ -172,76 +223,94 @@ std::string RowParallelLinear::why_bad_arguments(const Bf16* x, std::int64_t row
   // The same answer on both paths, although each keeps its results elsewhere.
   bool earlier = op_ && op_->in_window(out, count * static_cast<std::int64_t>(sizeof(Bf16)));
   for (const auto& slot : slots_) {
-    earlier = earlier || overlap({out, count}, {slot.data(), std::ssize(slot)});
+    earlier = earlier || overlap({out, count}, {slot.data(), slot.size()});
   }
   return earlier ? "out overlaps an earlier result of this layer: give other memory, or none" : "";
 }
 
 ActivationView RowParallelLinear::quantize(const Bf16* x, std::int64_t rows,
-                                           std::int64_t x_row_stride) {
-  const std::int64_t depth = weight_.depth, blocks = depth / kScaleBlock;
-  if (static_cast<std::int64_t>(codes_.size()) < rows * depth) {
-    codes_.resize(static_cast<std::size_t>(rows * depth));
-    scales_.resize(static_cast<std::size_t>(rows * blocks));
-  }
-  engine_->quantize(x, rows, depth, x_row_stride, options_.activation_scales, codes_.data(),
-                    scales_.data());
-  return {codes_.data(), rows, depth, depth, scales_.data(), blocks, 1};
+                                           std::int64_t x_row_stride, void* stream) {
+  const std::int64_t depth = weight_.depth;
+  codes_.reserve(*engine_, rows * depth);
+  scales_.reserve(*engine_, rows * (depth / kScaleBlock));
+  return engine_->quantize(x, rows, depth, x_row_stride, options_.activation_scales, codes_.data(),
+                           scales_.data(), stream);
 }
 
 Output RowParallelLinear::forward(const Bf16* x, std::int64_t rows, std::int64_t x_row_stride,
-                                  Bf16* out, Timeline* timeline) {
+                                  Bf16* out, Timeline* timeline, void* stream) {
   if (const std::string why = why_bad_arguments(x, rows, x_row_stride, out); !why.empty()) {
-    if (op_) op_->refuse();  // so that peers that did begin the call do not wait for this rank
+    if (op_)
+      op_->refuse(stream);  // so that peers that did begin the call do not wait for this rank
     fail(ErrorCode::kInvalidArgument, "{}", why);
   }
   const Verdict verdict = this->verdict(rows);
   count(verdict, rows);
-  const ActivationView view = quantize(x, rows, x_row_stride);
-  if (verdict.decision != Decision::kFuse) return base_path(view, out, timeline);
-  if (options_.debug_check) return checked_fused(view, out, timeline);
-  return op_->run(view, weight_.view(), bias(), out, timeline);
+  const ActivationView view = quantize(x, rows, x_row_stride, stream);
+  if (verdict.decision != Decision::kFuse) return base_path(view, out, timeline, stream);
+  if (options_.debug_check) return checked_fused(view, out, timeline, stream);
+  return op_->run(view, weight_view_, bias_view_, out, timeline, stream);
+}
+
+void RowParallelLinear::finish(void* stream) {
+  engine_->synchronize(stream);
+  const std::string reason = op_ ? op_->poison() : "";
+  if (!reason.empty()) fail(ErrorCode::kPoisoned, "a call failed: {}", reason);
 }
 
 Bf16* RowParallelLinear::next_slot(std::int64_t count) {
-  std::vector<Bf16>& slot = slots_[next_slot_++ % slots_.size()];
-  if (static_cast<std::int64_t>(slot.size()) < count) slot.resize(static_cast<std::size_t>(count));
+  EngineBuffer<Bf16>& slot = slots_[next_slot_++ % slots_.size()];
+  slot.reserve(*engine_, count);
   return slot.data();
 }
 
-Output RowParallelLinear::base_path(const ActivationView& x, Bf16* out, Timeline* timeline) {
+Output RowParallelLinear::base_path(const ActivationView& x, Bf16* out, Timeline* timeline,
+                                    void* stream) {
   const std::int64_t count = x.rows * weight_.cols;
   if (out == nullptr) out = next_slot(count);
-  engine_->gemm(x, weight_.view(), nullptr, out, timeline);
+  engine_->gemm(x, weight_view_, nullptr, out, timeline, stream);
+  if (timeline != nullptr) engine_->synchronize(stream);
   const std::int64_t begin = now_ns();
-  comm_.all_reduce(out, count, Deadline::after(options_.deadline));
+  all_reduce_->run(out, count, Deadline::after(options_.deadline), stream);
   if (timeline != nullptr) {
+    engine_->synchronize(stream);
     timeline->add({{comm_.rank(), "all-reduce", Activity::kAllReduce,
                     fmt::format("{} rows of {}", x.rows, weight_.cols), begin, now_ns()}});
   }
-  if (!bias_.empty()) add_bias(out, x.rows, bias_);
+  // Once, to the sum: in a partial the bias would cost it the bits that the other partials need.
+  if (bias_view_ != nullptr) engine_->add_bias(out, x.rows, weight_.cols, bias_view_, stream);
   return {out, x.rows, weight_.cols};
 }
 
-Output RowParallelLinear::checked_fused(const ActivationView& x, Bf16* out, Timeline* timeline) {
+std::vector<Bf16> RowParallelLinear::fetch(const Output& y, void* stream) {
+  std::vector<Bf16> values(static_cast<std::size_t>(y.rows * y.cols));
+  engine_->download(values.data(), y.data, values.size() * sizeof(Bf16), stream);
+  finish(stream);
+  return values;
+}
+
+Output RowParallelLinear::checked_fused(const ActivationView& x, Bf16* out, Timeline* timeline,
+                                        void* stream) {
   // Copied out of the window, since the second run takes an output slot of its own there and the
   // caller may still read the results of earlier calls.
-  if (out == nullptr) out = next_slot(x.rows * weight_.cols);
-  const Output fused = op_->run(x, weight_.view(), bias(), out, timeline);
-  const Output again = op_->run(x, weight_.view(), bias(), nullptr, nullptr);
-  std::vector<Bf16> base(values(fused).size());
-  base_path(x, base.data(), nullptr);
+  const std::int64_t count = x.rows * weight_.cols;
+  if (out == nullptr) out = next_slot(count);
+  const Output fused = op_->run(x, weight_view_, bias_view_, out, timeline, stream);
+  const Output again = op_->run(x, weight_view_, bias_view_, nullptr, nullptr, stream);
+  const auto first = fetch(fused, stream), second = fetch(again, stream);
+  checked_.reserve(*engine_, count);
+  const auto base = fetch(base_path(x, checked_.data(), nullptr, stream), stream);
   spdlog::info(
       "rowband: debug check, rank {}, M={}: relative L2 of fused against base {:.3e}, of fused "
       "against itself {:.3e}",
-      comm_.rank(), x.rows, relative_l2(values(fused), base),
-      relative_l2(values(again), values(fused)));
+      comm_.rank(), x.rows, relative_l2(first, base), relative_l2(second, first));
   return fused;
 }
 
 void RowParallelLinear::close() {
   if (std::exchange(closed_, true)) return;
   if (op_) op_->close();
+  if (!engine_->on_host()) engine_->finish();  // nothing works on the layer's memory any more
   if (!options_.shape_log || comm_.rank() != 0) return;
   for (const auto& [rows, shape] : counters_.shapes) {
     spdlog::info("rowband: shape log, N={} K={}: M={} fused {} declined {}", weight_.cols,

@@ -11,6 +11,7 @@
 #include "rowband/comm/communicator.h"
 #include "rowband/engines/engine.h"
 #include "rowband/io/checkpoint.h"
+#include "rowband/layer/engine_buffer.h"
 #include "rowband/layer/policy.h"
 #include "rowband/op/gemm_all_reduce.h"
 
@@ -53,7 +54,8 @@ class RowParallelLinear {
   // Collective. Takes this rank's slice of the weight; bias is empty or [N], equal on all ranks.
   // When the policy is enabled but the fused op cannot be made, that is logged with its reason and
   // every call is declined, on all ranks alike; other errors are thrown on every rank. `comm` must
-  // outlive the layer.
+  // outlive the layer. A GPU engine takes weight and bias into its memory, and room for max_rows
+  // rows, so that no call of so many allocates. Throws Error(kOutOfMemory).
   static std::unique_ptr<RowParallelLinear> create(Communicator& comm,
                                                    std::shared_ptr<Engine> engine, Fp8Weight weight,
                                                    std::vector<Bf16> bias,
@@ -64,13 +66,27 @@ class RowParallelLinear {
   // rank's slice. The result stays untouched through the next slots - 1 calls; with `out`, it is
   // written to [rows, N] there instead, which may not alias x or an earlier result.
   // Throws Error as GemmAllReduce::run does; after a failed call there is no local fallback.
+  //
+  // On a GPU engine x and out are device memory and the call is queued on `stream` (a cudaStream_t,
+  // the same for all calls; null: the engine's own) without waiting for it, so that it can be
+  // captured into a graph; but with a timeline, with debug_check, or where a declined call's
+  // all-reduce goes through the host it does wait. A failed call's results are not to be used: see
+  // finish().
   Output forward(const Bf16* x, std::int64_t rows, std::int64_t x_row_stride, Bf16* out = nullptr,
-                 Timeline* timeline = nullptr);
+                 Timeline* timeline = nullptr, void* stream = nullptr);
+
+  // Local. Returns once the calls queued on `stream` have ended; throws Error(kPoisoned) with the
+  // reason when one of them failed. On the host engine they have ended anyway.
+  void finish(void* stream = nullptr);
 
   Verdict verdict(std::int64_t rows) const;  // what forward would do with so many rows
   const LayerCounters& counters() const { return counters_; }
   const GemmAllReduce* fused() const { return op_.get(); }  // null when there is none
+  // A GPU engine has taken the codes and scales: they are empty here, and weight_view() leads to
+  // them.
   const Fp8Weight& weight() const { return weight_; }
+  const WeightView& weight_view() const { return weight_view_; }
+  const AllReduce& all_reduce() const { return *all_reduce_; }  // of the declined calls
 
   // Local and idempotent; logs the shape histogram when asked for.
   void close();
@@ -79,26 +95,37 @@ class RowParallelLinear {
   RowParallelLinear(Communicator& comm, std::shared_ptr<Engine> engine, Fp8Weight weight,
                     std::vector<Bf16> bias, const LayerOptions& options);
   void make_op();
+  void take_memory();
+  void take_weight();
+  std::int64_t slot_rows() const;
   std::string why_bad_arguments(const Bf16* x, std::int64_t rows, std::int64_t x_row_stride,
                                 const Bf16* out) const;
-  ActivationView quantize(const Bf16* x, std::int64_t rows, std::int64_t x_row_stride);
-  const Bf16* bias() const { return bias_.empty() ? nullptr : bias_.data(); }
+  ActivationView quantize(const Bf16* x, std::int64_t rows, std::int64_t x_row_stride,
+                          void* stream);
   Bf16* next_slot(std::int64_t count);
-  Output base_path(const ActivationView& x, Bf16* out, Timeline* timeline);
-  Output checked_fused(const ActivationView& x, Bf16* out, Timeline* timeline);
+  Output base_path(const ActivationView& x, Bf16* out, Timeline* timeline, void* stream);
+  Output checked_fused(const ActivationView& x, Bf16* out, Timeline* timeline, void* stream);
+  std::vector<Bf16> fetch(const Output& y, void* stream);
   void count(const Verdict& verdict, std::int64_t rows);
 
   Communicator& comm_;
   const std::shared_ptr<Engine> engine_;
-  const Fp8Weight weight_;
-  const std::vector<Bf16> bias_;
-  const LayerOptions options_;
-  PlanSpec spec_;
+  Fp8Weight weight_;
+  std::vector<Bf16> bias_;
+  const PlanSpec spec_;
+  const LayerOptions options_;  // with the policy's min_rows
   std::unique_ptr<GemmAllReduce> op_;
   std::string unavailable_;  // why there is no op although the policy wants one
-  std::vector<E4m3> codes_;  // of the last call's activations; grows to the largest call
-  std::vector<float> scales_;
-  std::vector<std::vector<Bf16>> slots_;  // results that do not lie in the window
+  std::unique_ptr<AllReduce> all_reduce_;
+
+  // In the engine's memory. On the host the weight's own; else these hold it.
+  WeightView weight_view_;
+  const Bf16* bias_view_ = nullptr;  // [N], or null
+  std::vector<std::shared_ptr<const void>> held_;
+  EngineBuffer<E4m3> codes_;  // of the last call's activations; grows to the largest call
+  EngineBuffer<float> scales_;
+  std::vector<EngineBuffer<Bf16>> slots_;  // results that do not lie in the window
+  EngineBuffer<Bf16> checked_;             // debug_check's base result
   std::size_t next_slot_ = 0;
   LayerCounters counters_;
   bool closed_ = false;

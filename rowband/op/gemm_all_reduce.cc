@@ -102,8 +102,8 @@ std::unique_ptr<GemmAllReduce> GemmAllReduce::create(Communicator& comm,
 
 void GemmAllReduce::close() { fused_.reset(); }
 
-void GemmAllReduce::refuse() {
-  if (fused_) fused_->refuse();
+void GemmAllReduce::refuse(void* stream) {
+  if (fused_) fused_->refuse(stream);
 }
 
 std::int64_t GemmAllReduce::window_bytes() const { return engine_->window_bytes(spec_); }
@@ -146,7 +146,7 @@ std::string GemmAllReduce::why_not(const ActivationView& x, const WeightView& w,
 Output GemmAllReduce::run(const ActivationView& x, const WeightView& w, const Bf16* bias, Bf16* out,
                           Timeline* timeline, void* stream) {
   if (const std::string why = why_not(x, w, out); !why.empty()) {
-    refuse();
+    refuse(stream);
     fail(ErrorCode::kInvalidArgument, "{}", why);
   }
   const Bf16* result = fused_->run({x, w, bias, timeline, stream});

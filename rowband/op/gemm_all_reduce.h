@@ -73,7 +73,7 @@ class GemmAllReduce {
 
   // In place of run() when this rank cannot make the call: it counts as a refused one. Local,
   // unless the call before was refused too: then it waits until the peers have begun that one.
-  void refuse();
+  void refuse(void* stream = nullptr);
 
   // Collective. Calls with known answers that depend on rank, row and call, checked to the bit on
   // every rank; run by create() unless switched off. Throws Error(kCorrupted) on every rank alike.

@@ -7,6 +7,7 @@
 #include "rowband/base/cuda/device_memory.h"
 #include "rowband/base/cuda/launch_check.h"
 #include "rowband/base/fail.h"
+#include "rowband/engines/cuda/all_reduce.h"
 #include "rowband/engines/cuda/fused.h"
 #include "rowband/engines/cuda/kernels.h"
 #include "rowband/engines/cuda/planner.h"
@@ -29,6 +30,7 @@ class CudaEngine final : public Engine {
     const DeviceScope scope(device_);
     load_fused_kernel();
     load_quantize_kernel();
+    load_bias_kernel();
     cudaStream_t stream = nullptr;
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making the engine's stream");
     stream_ = std::shared_ptr<CUstream_st>(stream, DestroyStream());
@@ -76,30 +78,68 @@ class CudaEngine final : public Engine {
     launch_fused(a, clusters_, stream_of(stream));
   }
 
-  void quantize(const Bf16* x, std::int64_t rows, std::int64_t depth, std::int64_t x_row_stride,
-                ScaleFormat format, E4m3* codes, float* scales, void* stream) override {
+  // Scales lie [depth / 128][rows]: the rows of a tile read theirs side by side.
+  ActivationView quantize(const Bf16* x, std::int64_t rows, std::int64_t depth,
+                          std::int64_t x_row_stride, ScaleFormat format, E4m3* codes, float* scales,
+                          void* stream) override {
     if (depth % kScaleBlock != 0) {
       fail(ErrorCode::kInvalidArgument, "depth={}: must be a multiple of {}", depth, kScaleBlock);
     }
     const DeviceScope scope(device_);
-    launch_quantize(x, rows, depth, x_row_stride, format == ScaleFormat::kUe8m0, codes, scales,
-                    depth / kScaleBlock, 1, stream_of(stream));
+    launch_quantize(x, rows, depth, x_row_stride, format == ScaleFormat::kUe8m0, codes, scales, 1,
+                    rows, stream_of(stream));
+    return {codes, rows, depth, depth, scales, 1, rows};
   }
 
-  // In the order of the engine's stream: cudaMalloc and cudaFree may wait for the whole device, and
-  // so, where ranks share one, for a peer's kernel that waits for this rank.
+  void add_bias(Bf16* out, std::int64_t rows, std::int64_t cols, const Bf16* bias,
+                void* stream) override {
+    const DeviceScope scope(device_);
+    launch_add_bias(out, rows, cols, bias, stream_of(stream));
+  }
+
+  std::unique_ptr<AllReduce> make_all_reduce(Communicator& comm, Deadline) override {
+    return std::make_unique<AllReduceThroughHost>(comm, *this);
+  }
+
+  bool on_host() const override { return false; }
+  std::string why_not_reachable(const void* address) const override {
+    cudaPointerAttributes found;
+    check(cudaPointerGetAttributes(&found, address), "asking what memory an address is");
+    if (found.type == cudaMemoryTypeUnregistered) {
+      return fmt::format("{} is host memory: the cuda engine works on memory of GPU {}", address,
+                         device_);
+    }
+    if (found.type == cudaMemoryTypeDevice && found.device != device_) {
+      return fmt::format("{} is memory of GPU {}: this rank works on GPU {}", address, found.device,
+                         device_);
+    }
+    return "";
+  }
+  std::size_t output_alignment() const override { return 16; }  // of a bulk tensor store
+
+  std::shared_ptr<void> allocate(std::size_t bytes) override {
+    const DeviceScope scope(device_);
+    auto memory = allocate_in_order(bytes);
+    check(cudaStreamSynchronize(stream_.get()), "waiting for the stream");
+    return memory;
+  }
+  void synchronize(void* stream) override {
+    const DeviceScope scope(device_);
+    check(cudaStreamSynchronize(stream_of(stream)), "waiting for the stream");
+  }
+  void finish() override {
+    const DeviceScope scope(device_);
+    check(cudaDeviceSynchronize(), "waiting for the device");
+  }
+
   std::shared_ptr<const void> upload(const void* host, std::size_t bytes) override {
     const DeviceScope scope(device_);
-    void* memory = nullptr;
-    check(cudaMallocAsync(&memory, std::max<std::size_t>(bytes, 1), stream_.get()),
-          fmt::format("allocating {} bytes on the device", bytes));
-    std::shared_ptr<const void> owner(
-        memory, [stream = stream_](void* p) { cudaFreeAsync(p, stream.get()); });
+    auto memory = allocate_in_order(bytes);
     check(cudaStreamSynchronize(stream_.get()), "waiting for the stream");
-    check(cudaMemcpyAsync(memory, host, bytes, cudaMemcpyHostToDevice, stream_.get()),
+    check(cudaMemcpyAsync(memory.get(), host, bytes, cudaMemcpyHostToDevice, stream_.get()),
           "copying to the device");
     check(cudaStreamSynchronize(stream_.get()), "waiting for the copy");
-    return owner;
+    return memory;
   }
 
   void download(void* host, const void* from, std::size_t bytes, void* stream) override {
@@ -114,11 +154,20 @@ class CudaEngine final : public Engine {
 
   void copy(void* to, const void* from, std::size_t bytes, void* stream) override {
     const DeviceScope scope(device_);
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(stream)),
-          "copying on the device");
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)),
+          "copying to the device");
   }
 
  private:
+  // In the order of the engine's stream: cudaMalloc and cudaFree may wait for the whole device, and
+  // so, where ranks share one, for a peer's kernel that waits for this rank.
+  std::shared_ptr<void> allocate_in_order(std::size_t bytes) const {
+    void* memory = nullptr;
+    check(cudaMallocAsync(&memory, std::max<std::size_t>(bytes, 1), stream_.get()),
+          fmt::format("allocating {} bytes on the device", bytes));
+    return {memory, [stream = stream_](void* p) { cudaFreeAsync(p, stream.get()); }};
+  }
+
   // Giving memory back to the system would wait for the device.
   void keep_freed_memory() const {
     cudaMemPool_t pool = nullptr;

@@ -189,15 +189,14 @@ const Bf16* CudaFused::run(const FusedCall& call) {
   }
   const DeviceScope scope(device_);
   ++calls_;
-  const auto stream = call.stream != nullptr ? static_cast<cudaStream_t>(call.stream) : own_stream_;
-  launch_fused(arguments(call, CallPlan(spec_, call.x.rows)), clusters_, stream);
+  launch_fused(arguments(call, CallPlan(spec_, call.x.rows)), clusters_, stream_of(call.stream));
   return reinterpret_cast<const Bf16*>(part(rank_) + output_slot());
 }
 
-void CudaFused::refuse() {
+void CudaFused::refuse(void* stream) {
   const DeviceScope scope(device_);
   ++calls_;
-  launch_refuse(arguments({}, CallPlan(spec_, 0)), own_stream_);
+  launch_refuse(arguments({}, CallPlan(spec_, 0)), stream_of(stream));
 }
 
 }  // namespace rowband::cuda

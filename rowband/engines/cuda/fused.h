@@ -32,7 +32,7 @@ class CudaFused final : public FusedExecutor {
   ~CudaFused() override;
 
   const Bf16* run(const FusedCall& call) override;
-  void refuse() override;
+  void refuse(void* stream) override;
   const WindowLayout& window() const override { return layout_; }
   std::int64_t calls() const override { return calls_; }
   bool in_window(const void* begin, std::int64_t bytes) const override;
@@ -41,6 +41,9 @@ class CudaFused final : public FusedExecutor {
  private:
   FusedArguments arguments(const FusedCall& call, const CallPlan& plan);
   void point_to_windows(FusedArguments& a, const CallPlan& plan) const;
+  cudaStream_t stream_of(void* given) const {
+    return given != nullptr ? static_cast<cudaStream_t>(given) : own_stream_;
+  }
   std::int64_t output_slot() const;  // offset of the call's
   std::byte* part(int rank) const { return window_->part(rank); }
   std::uint32_t* flags(int at_rank, int leg, int from) const;

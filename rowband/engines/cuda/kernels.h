@@ -76,6 +76,7 @@ struct FusedArguments {
 // stream waits for a peer. Throws Error(kUnavailable) when the device is no sm_90.
 void load_fused_kernel();
 void load_quantize_kernel();
+void load_bias_kernel();
 
 // `clusters` pairs of blocks, all of which must be resident at once with every other rank's.
 void launch_fused(const FusedArguments& arguments, int clusters, cudaStream_t stream);
@@ -87,5 +88,9 @@ void launch_refuse(const FusedArguments& arguments, cudaStream_t stream);
 void launch_quantize(const Bf16* x, std::int64_t rows, std::int64_t depth,
                      std::int64_t x_row_stride, bool ue8m0, E4m3* codes, float* scales,
                      std::int64_t scale_row, std::int64_t scale_block, cudaStream_t stream);
+
+// Adds bias [cols] to each row of out [rows, cols], both 16-byte aligned; cols a multiple of 8.
+void launch_add_bias(Bf16* out, std::int64_t rows, std::int64_t cols, const Bf16* bias,
+                     cudaStream_t stream);
 
 }  // namespace rowband::cuda

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <new>
 #include <vector>
 
 #include "rowband/base/fail.h"
@@ -12,12 +13,30 @@
 #include "rowband/engines/host/machine.h"
 #include "rowband/engines/host/tile_gemm.h"
 #include "rowband/engines/host/worker_pool.h"
+#include "rowband/numerics/float_environment.h"
 
 namespace rowband::host {
 namespace {
 
 constexpr std::int64_t kQuantizeRows =
     16;  // per task: enough to hide the hand-out, few enough to balance
+
+constexpr std::align_val_t kAlignment{256};
+
+class CommunicatorAllReduce final : public AllReduce {
+ public:
+  explicit CommunicatorAllReduce(Communicator& comm)
+      : comm_(comm), description_(fmt::format("all-reduce of the {} communicator", comm.kind())) {}
+
+  void run(Bf16* data, std::int64_t count, Deadline deadline, void*) override {
+    comm_.all_reduce(data, count, deadline);
+  }
+  std::string_view description() const override { return description_; }
+
+ private:
+  Communicator& comm_;
+  const std::string description_;
+};
 
 int pick_threads(const EngineOptions& options) {
   if (options.threads < 0) {
@@ -81,8 +100,24 @@ class HostEngine final : public Engine {
 
   void gemm(const ActivationView& x, const WeightView& w, const Bf16* bias, Bf16* out,
             Timeline* timeline, void* stream) override;
-  void quantize(const Bf16* x, std::int64_t rows, std::int64_t depth, std::int64_t x_row_stride,
-                ScaleFormat format, E4m3* codes, float* scales, void* stream) override;
+  ActivationView quantize(const Bf16* x, std::int64_t rows, std::int64_t depth,
+                          std::int64_t x_row_stride, ScaleFormat format, E4m3* codes, float* scales,
+                          void* stream) override;
+  void add_bias(Bf16* out, std::int64_t rows, std::int64_t cols, const Bf16* bias,
+                void* stream) override;
+  std::unique_ptr<AllReduce> make_all_reduce(Communicator& comm, Deadline) override {
+    return std::make_unique<CommunicatorAllReduce>(comm);
+  }
+
+  bool on_host() const override { return true; }
+  std::string why_not_reachable(const void*) const override { return ""; }
+  std::size_t output_alignment() const override { return alignof(Bf16); }
+  std::shared_ptr<void> allocate(std::size_t bytes) override {
+    // Pages that no call touches take no room.
+    return {::operator new(bytes, kAlignment), [](void* p) { ::operator delete(p, kAlignment); }};
+  }
+  void synchronize(void*) override {}
+  void finish() override {}
 
   std::shared_ptr<const void> upload(const void* host, std::size_t bytes) override {
     const auto* first = static_cast<const std::byte*>(host);
@@ -130,9 +165,9 @@ void HostEngine::gemm(const ActivationView& x, const WeightView& w, const Bf16* 
   });
 }
 
-void HostEngine::quantize(const Bf16* x, std::int64_t rows, std::int64_t depth,
-                          std::int64_t x_row_stride, ScaleFormat format, E4m3* codes, float* scales,
-                          void*) {
+ActivationView HostEngine::quantize(const Bf16* x, std::int64_t rows, std::int64_t depth,
+                                    std::int64_t x_row_stride, ScaleFormat format, E4m3* codes,
+                                    float* scales, void*) {
   if (depth % kScaleBlock != 0) {
     fail(ErrorCode::kInvalidArgument, "depth={}: must be a multiple of {}", depth, kScaleBlock);
   }
@@ -145,6 +180,17 @@ void HostEngine::quantize(const Bf16* x, std::int64_t rows, std::int64_t depth,
                     scales + row * (depth / kScaleBlock));
     }
   });
+  return {codes, rows, depth, depth, scales, depth / kScaleBlock, 1};
+}
+
+void HostEngine::add_bias(Bf16* out, std::int64_t rows, std::int64_t cols, const Bf16* bias,
+                          void*) {
+  const ScopedFloatEnvironment ieee;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t col = 0; col < cols; ++col, ++out) {
+      *out = to_bf16(to_float(*out) + to_float(bias[col]));
+    }
+  }
 }
 
 }  // namespace

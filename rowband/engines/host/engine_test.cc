@@ -133,7 +133,7 @@ TEST(HostEngine, C01_AnUnknownKernelListsTheLegalOnes) {
     EXPECT_THAT(text, HasSubstr(fmt::format("'{}'", kernel.name)));
   }
   EXPECT_EQ(find_tile_gemm("").name, supported_tile_gemms().front().name);
-  EXPECT_THAT(error_of([] { parse_engine("cuda"); }), AllOf(HasSubstr("cuda"), HasSubstr("host")));
+  EXPECT_THAT(error_of([] { parse_engine("gpu"); }), AllOf(HasSubstr("gpu"), HasSubstr("host")));
   EXPECT_EQ(engine_name(parse_engine("host")), "host");
 }
 

@@ -118,7 +118,7 @@ void HostFused::poison_with(const Error& error) {
   if (error.code() != ErrorCode::kPoisoned) window_.report_failure(poison_);
 }
 
-void HostFused::refuse() {
+void HostFused::refuse(void*) {
   const std::int64_t number = next_call_++;
   try {
     publish_card(number, kRefused);

@@ -31,7 +31,7 @@ class HostFused final : public FusedExecutor {
   ~HostFused() override = default;  // finishes its queued copies first
 
   const Bf16* run(const FusedCall& call) override;
-  void refuse() override;
+  void refuse(void* stream) override;
   const WindowLayout& window() const override { return window_.layout(); }
   std::int64_t calls() const override { return next_call_ - 1; }
   bool in_window(const void* begin, std::int64_t bytes) const override {
