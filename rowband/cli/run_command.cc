@@ -55,7 +55,9 @@ void check_output_names(const RunFlags& flags) {
 
 std::string path_text(const LayerRun& run) {
   const Verdict verdict = run.layer.verdict(run.input.rows());
-  if (verdict.decision != Decision::kFuse) return "base: GEMM, then all-reduce";
+  if (verdict.decision != Decision::kFuse) {
+    return fmt::format("base: GEMM, then {}", run.layer.all_reduce().description());
+  }
   const LayerOptions& o = run.options;
   const std::string scales = o.wire == Wire::kBf16 ? ""
                              : o.gather_scale == GatherScale::kPerRow
@@ -124,7 +126,8 @@ void require_path(const RunFlags& flags, const RowParallelLinear& layer, std::in
 
 void trace_a_call(LayerRun& run, const std::string& file) {
   Timeline own;
-  run.layer.forward(run.x.data, run.input.rows(), run.x.row_stride, nullptr, &own);
+  run.layer.forward(run.engine_x.data, run.input.rows(), run.engine_x.row_stride, nullptr, &own);
+  run.layer.finish();
   const auto all = gather_timeline(run.comm, own, Deadline::after(run.options.deadline));
   if (run.comm.rank() != 0) return;
   write_trace_files(*all,
@@ -145,19 +148,28 @@ int run_on_rank(Communicator& comm, const RunFlags& flags, const LayerInput& inp
   const auto bias =
       load_on_every_rank(comm, "reading the bias", deadline(), [&] { return input.bias(); });
   const ActivationSlice x = input.activations(comm.rank());
+  const EngineActivations engine_x = load_on_every_rank(comm, "the activations", deadline(), [&] {
+    return to_engine(*engine, x.data, input.rows(), input.depth(), x.row_stride);
+  });
   const auto layer = RowParallelLinear::create(comm, engine, std::move(weight), bias, options);
   require_path(flags, *layer, input.rows());
-  LayerRun run{comm,   engine, input, options,
-               *layer, x,      bias,  std::max(1, host::allowed_cores() / comm.size()),
+  LayerRun run{comm,     engine, input,
+               options,  *layer, x,
+               engine_x, bias,   std::max(1, host::allowed_cores() / comm.size()),
                {}};
   if (leader) print_layer(run);
 
   std::vector<CallTime> times;
-  Output result;
+  Output result;  // on the host
+  std::vector<Bf16> storage;
   const int calls = std::max(flags.repeat, flags.verify ? 2 : 1);  // two can be compared
   for (int i = 0; i < calls; ++i) {
-    times.push_back(time_call(
-        comm, deadline(), [&] { result = layer->forward(x.data, input.rows(), x.row_stride); }));
+    Output on_engine;
+    times.push_back(time_call(comm, deadline(), [&] {
+      on_engine = layer->forward(engine_x.data, input.rows(), engine_x.row_stride);
+      layer->finish();
+    }));
+    result = to_host(*engine, on_engine, storage);
     run.call_rows.push_back(row_digests(result));
   }
   Bf16Matrix kept{result.rows, result.cols, {}};

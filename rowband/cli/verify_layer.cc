@@ -60,7 +60,8 @@ Check check_reference(const LayerRun& run, const Output& result) {
   const QuantizedRows x(run.x, rows, run.input.depth(), run.options.activation_scales);
   std::vector<std::int64_t> x_rows(rows.size());
   std::iota(x_rows.begin(), x_rows.end(), 0);
-  const Reference reference(run.comm, x.view(), x_rows, run.layer.weight().view(),
+  const HostWeight weight(*run.engine, run.layer.weight_view());
+  const Reference reference(run.comm, x.view(), x_rows, weight.view(),
                             run.bias.empty() ? nullptr : run.bias.data(), run.threads,
                             deadline_of(run));
   // One number for all ranks, whose results may differ.
@@ -103,9 +104,11 @@ Check check_batch_invariance(LayerRun& run) {
   const std::int64_t fewer = (3 * rows + 6) / 7;
   const std::int64_t first = rows - fewer;
   if (fewer == rows) return {true, fmt::format("M={} has no smaller call to compare with", rows)};
-  const Output part =
-      run.layer.forward(run.x.data + first * run.x.row_stride, fewer, run.x.row_stride);
-  const auto part_rows = row_digests(part);
+  const Output part = run.layer.forward(run.engine_x.data + first * run.engine_x.row_stride, fewer,
+                                        run.engine_x.row_stride);
+  run.layer.finish();
+  std::vector<Bf16> storage;
+  const auto part_rows = row_digests(to_host(*run.engine, part, storage));
   const std::span<const std::uint64_t> whole(run.call_rows.back());
   std::string own;
   if (const auto row =
@@ -137,7 +140,11 @@ Check check_ones(const LayerRun& run) {
       constant_weight_slice(2.0f, run.input.cols(), run.input.total_depth(), rank, world), {},
       options);
   const std::vector<Bf16> x(static_cast<std::size_t>(rows * depth), to_bf16(1.0f));
-  const Output result = layer->forward(x.data(), rows, depth);
+  const EngineActivations engine_x = to_engine(*run.engine, x.data(), rows, depth, depth);
+  const Output on_engine = layer->forward(engine_x.data, rows, depth);
+  layer->finish();
+  std::vector<Bf16> storage;
+  const Output result = to_host(*run.engine, on_engine, storage);
   const Bf16 want = expected_of_ones(depth, world);
   const std::span values(result.data, static_cast<std::size_t>(result.rows * result.cols));
   std::string own;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "rowband/cli/engine_memory.h"
 #include "rowband/cli/layer_input.h"
 #include "rowband/cli/verify.h"
 #include "rowband/layer/row_parallel_linear.h"
@@ -23,13 +24,14 @@ struct LayerRun {
   const LayerOptions& options;
   RowParallelLinear& layer;
   const ActivationSlice& x;
+  const EngineActivations& engine_x;  // the same
   const std::vector<Bf16>& bias;
   int threads = 1;                                    // for the reference
   std::vector<std::vector<std::uint64_t>> call_rows;  // row digests of each call
 };
 
-// `result` is the last call's. Runs further calls of the layer, and one of a second layer. The
-// checks are the same on every rank. Collective.
+// `result` is the last call's, on the host. Runs further calls of the layer, and one of a second
+// layer. The checks are the same on every rank. Collective.
 std::vector<Check> verify_layer(LayerRun& run, const Output& result);
 
 }  // namespace rowband::cli

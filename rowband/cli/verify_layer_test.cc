@@ -1,10 +1,12 @@
 #include "rowband/cli/verify_layer.h"
+#include "rowband/cli/ranks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 
+#include "rowband/cli/ranks.h"
 #include "rowband/comm/threads.h"
 #include "rowband/engines/fault_hooks.h"
 
@@ -18,7 +20,8 @@ enum Which { kReference, kRanks, kRepetitions, kBatchInvariance, kOnes };
 // Verifies two calls of a layer of three ranks; tamper() may change what this rank remembers of
 // them. Returns rank 0's checks, which every rank has to share.
 std::vector<Check> verify_with(const LayerOptions& options,
-                               const std::function<void(LayerRun&, std::vector<Bf16>&)>& tamper) {
+                               const std::function<void(LayerRun&, std::vector<Bf16>&)>& tamper,
+                               EngineKind kind = EngineKind::kHost) {
   InputFlags flags;
   flags.rows = 150;
   flags.cols = 256;
@@ -26,16 +29,21 @@ std::vector<Check> verify_with(const LayerOptions& options,
   const LayerInput input(flags, 3);
   std::vector<std::vector<Check>> checks(3);
   run_ranks(3, [&](Communicator& comm) {
-    const std::shared_ptr<Engine> engine =
-        make_engine(EngineKind::kHost, comm.rank(), {.threads = 1, .gemm_kernel = ""});
+    const auto engine =
+        make_rank_engine(comm, {kind, 1, ""}, Deadline::after(std::chrono::seconds(60)));
     const ActivationSlice x = input.activations(comm.rank());
+    const EngineActivations engine_x =
+        to_engine(*engine, x.data, input.rows(), input.depth(), x.row_stride);
     const std::vector<Bf16> bias;
     const auto layer =
         RowParallelLinear::create(comm, engine, input.weight(comm.rank()), bias, options);
-    LayerRun run{comm, engine, input, options, *layer, x, bias, 1, {}};
+    LayerRun run{comm, engine, input, options, *layer, x, engine_x, bias, 1, {}};
     Output result;
+    std::vector<Bf16> storage;
     for (int call = 0; call < 2; ++call) {
-      result = layer->forward(x.data, input.rows(), x.row_stride);
+      const Output y = layer->forward(engine_x.data, input.rows(), engine_x.row_stride);
+      layer->finish();
+      result = to_host(*engine, y, storage);
       run.call_rows.push_back(row_digests(result));
     }
     std::vector<Bf16> values(result.data, result.data + result.rows * result.cols);
@@ -71,6 +79,20 @@ TEST(VerifyLayer, RightResultsPassEveryCheck) {
     const auto checks = verify_with(fused(wire), [](LayerRun&, std::vector<Bf16>&) {});
     EXPECT_THAT(verdicts(checks), testing::ElementsAre(true, true, true, true, true));
   }
+}
+
+TEST(CudaVerifyLayer, RightResultsPassEveryCheckAndAWrongBitDoesNot) {
+  if (default_engine() != EngineKind::kCuda) GTEST_SKIP() << "needs a Hopper GPU, there is none";
+  const auto right = verify_with(
+      fused(), [](LayerRun&, std::vector<Bf16>&) {}, EngineKind::kCuda);
+  EXPECT_THAT(verdicts(right), testing::ElementsAre(true, true, true, true, true));
+  const auto wrong = verify_with(
+      fused(),
+      [](LayerRun& run, std::vector<Bf16>&) {
+        if (run.comm.rank() == 1) run.call_rows[1][7] ^= 1;
+      },
+      EngineKind::kCuda);
+  EXPECT_THAT(verdicts(wrong), testing::ElementsAre(true, false, false, true, true));
 }
 
 TEST(VerifyLayer, AWrongRowOnOneRankFailsTheReference) {
