@@ -1,5 +1,4 @@
 #include "rowband/cli/verify_layer.h"
-#include "rowband/cli/ranks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
