@@ -51,10 +51,14 @@ class FusedExecutor {
   // Returns [rows, cols] bf16, dense, in an output slot of the window: untouched through the next
   // slots - 1 calls. A GPU engine queues the call on its stream and returns at once; what it would
   // throw shows in poison() once the stream has passed the call, and at the next call; a call that
-  // was captured into a graph keeps its slot in every replay. Throws Error
-  // naming peer, leg and chunk; from then on every call throws Error(kPoisoned) with that reason,
-  // on every rank.
+  // was captured into a graph keeps its slot in every replay. A call on another stream than the
+  // last one's, which must still live, runs after that one; where either was captured, the caller
+  // orders them. Throws Error naming peer, leg and chunk; from then on every call throws
+  // Error(kPoisoned) with that reason, on every rank.
   virtual const Bf16* run(const FusedCall& call) = 0;
+
+  // "" or what of these operands this engine cannot take; to be asked before run().
+  virtual std::string why_not(const FusedCall&) const { return {}; }
 
   // In place of run(), when this rank's arguments are bad: the call counts, and peers that did
   // begin it fail at once instead of waiting. If every rank refuses alike, nothing is lost. After
@@ -63,7 +67,7 @@ class FusedExecutor {
   virtual void refuse(void* stream = nullptr) = 0;
 
   virtual const WindowLayout& window() const = 0;
-  virtual std::int64_t calls() const = 0;  // begun so far
+  virtual std::int64_t calls() const = 0;  // begun so far, construction's included
   // True when [begin, begin + bytes) touches this rank's part of the window.
   virtual bool in_window(const void* begin, std::int64_t bytes) const = 0;
   // The reason of the failure, "" while healthy.

@@ -121,8 +121,8 @@ std::string GemmAllReduce::why_not_rows(std::int64_t rows) const {
   return fmt::format("M={} rows: this op takes 0..{} (max_rows)", rows, spec_.max_rows);
 }
 
-std::string GemmAllReduce::why_not(const ActivationView& x, const WeightView& w,
-                                   const Bf16* out) const {
+std::string GemmAllReduce::why_not(const ActivationView& x, const WeightView& w, const Bf16* out,
+                                   const Bf16* bias) const {
   if (!fused_) return "the op has been closed";
   if (auto why = why_not_rows(x.rows); !why.empty()) return why;
   if (auto why = why_not_valid(x); !why.empty()) return why;
@@ -131,6 +131,7 @@ std::string GemmAllReduce::why_not(const ActivationView& x, const WeightView& w,
     return fmt::format("x is [{}, {}] and w is [{}, {}]: this op was made for K={} and w [{}, {}]",
                        x.rows, x.depth, w.cols, w.depth, spec_.depth, spec_.cols, spec_.depth);
   }
+  if (auto why = fused_->why_not({x, w, bias}); !why.empty()) return why;
   if (out == nullptr || x.rows == 0) return "";
   const std::int64_t bytes = x.rows * spec_.cols * static_cast<std::int64_t>(sizeof(Bf16));
   if (fused_->in_window(out, bytes)) {
@@ -145,7 +146,7 @@ std::string GemmAllReduce::why_not(const ActivationView& x, const WeightView& w,
 
 Output GemmAllReduce::run(const ActivationView& x, const WeightView& w, const Bf16* bias, Bf16* out,
                           Timeline* timeline, void* stream) {
-  if (const std::string why = why_not(x, w, out); !why.empty()) {
+  if (const std::string why = why_not(x, w, out, bias); !why.empty()) {
     refuse(stream);
     fail(ErrorCode::kInvalidArgument, "{}", why);
   }

@@ -57,8 +57,8 @@ class GemmAllReduce {
 
   // "" when run() takes these operands; otherwise why not. This is run()'s own check: a call that
   // it accepts is executed, one that it refuses throws this text.
-  std::string why_not(const ActivationView& x, const WeightView& w,
-                      const Bf16* out = nullptr) const;
+  std::string why_not(const ActivationView& x, const WeightView& w, const Bf16* out = nullptr,
+                      const Bf16* bias = nullptr) const;
   // The same for the number of rows alone: equal on all ranks, so that a caller may decide by it.
   std::string why_not_rows(std::int64_t rows) const;
   bool supports(std::int64_t rows) const { return why_not_rows(rows).empty(); }
@@ -87,7 +87,7 @@ class GemmAllReduce {
   // True when [begin, begin + bytes) touches this rank's part of the window; false once closed.
   bool in_window(const void* begin, std::int64_t bytes) const;
   std::int64_t window_bytes() const;
-  std::int64_t calls() const;  // begun, the self-test's included
+  std::int64_t calls() const;  // begun, construction's included
   std::string poison() const;  // why every call fails from now on; "" while healthy
 
  private:

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,16 +14,9 @@
 #include "rowband/engines/fault_hooks.h"
 #include "rowband/numerics/quantize.h"
 #include "rowband/op/gemm_all_reduce.h"
+#include "rowband/testing/exact_values.h"
 
 namespace rowband {
-
-// x is 1, 2 or 3 along a row, w is 1 or 2 along a column: exact in bf16 up to W = 40 and K = 384.
-inline int exact_x(int rank, std::int64_t row, std::int64_t call) {
-  std::uint64_t h = static_cast<std::uint64_t>(row * 1000003 + rank * 7919 + call * 104729 + 12345);
-  h = (h ^ (h >> 13)) * 0x9E3779B97F4A7C15u;
-  return 1 + static_cast<int>((h >> 40) % 3);
-}
-inline int exact_w(std::int64_t col) { return 1 + static_cast<int>(col % 3 == 1); }
 
 struct ExactWeight {
   std::int64_t cols, depth;
@@ -31,7 +25,9 @@ struct ExactWeight {
 
   ExactWeight(std::int64_t n, std::int64_t k)
       : cols(n), depth(k), codes(n * k), scales(scale_blocks(n) * scale_blocks(k), 1.0f) {
-    for (std::int64_t i = 0; i < n * k; ++i) codes[i] = to_e4m3(static_cast<float>(exact_w(i / k)));
+    for (std::int64_t col = 0; col < n; ++col) {
+      std::fill_n(codes.begin() + col * k, k, to_e4m3(static_cast<float>(exact_w(col))));
+    }
   }
   WeightView view() const {
     return {codes.data(), cols, depth, depth, scales.data(), scale_blocks(depth), 1};
@@ -45,8 +41,9 @@ struct ExactActivations {
 
   ExactActivations(std::int64_t m, std::int64_t k, int rank, std::int64_t call)
       : rows(m), depth(k), codes(m * k), scales(m * scale_blocks(k), 1.0f) {
-    for (std::int64_t i = 0; i < m * k; ++i) {
-      codes[i] = to_e4m3(static_cast<float>(exact_x(rank, i / k, call)));
+    for (std::int64_t row = 0; row < m; ++row) {
+      std::fill_n(codes.begin() + row * k, k,
+                  to_e4m3(static_cast<float>(exact_x(rank, row, call))));
     }
   }
   ActivationView view() const {

@@ -14,6 +14,18 @@ DeviceScope::DeviceScope(int device) {
 
 DeviceScope::~DeviceScope() { cudaSetDevice(before_); }
 
+Stream make_stream() {
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+  return Stream(stream);
+}
+
+Event make_event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+  return Event(event);
+}
+
 DeviceMemory allocate_device(std::size_t bytes) {
   void* p = nullptr;
   check(cudaMalloc(&p, bytes), fmt::format("allocating {} bytes on the device", bytes));

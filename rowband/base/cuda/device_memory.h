@@ -33,6 +33,16 @@ struct DestroyStream {
   void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
 };
 
+using Stream = std::unique_ptr<CUstream_st, DestroyStream>;
+
+struct DestroyEvent {
+  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+};
+using Event = std::unique_ptr<CUevent_st, DestroyEvent>;
+
+Stream make_stream();  // does not wait for the legacy default stream
+Event make_event();    // without timing
+
 // Zero-filled. Throw Error(kOutOfMemory) with the bytes asked for.
 DeviceMemory allocate_device(std::size_t bytes);
 PinnedMemory allocate_pinned(std::size_t bytes);

@@ -29,10 +29,8 @@ PFN_cuTensorMapEncodeTiled_v12000 encoder() {
 CUtensorMap make(const void* address, CUtensorMapDataType type, int element_bytes,
                  std::int64_t rows, std::int64_t cols, std::int64_t row_stride, int box_rows) {
   const std::int64_t stride = row_stride * element_bytes;
-  if (reinterpret_cast<std::uintptr_t>(address) % 16 != 0 || stride % 16 != 0) {
-    fail(ErrorCode::kInvalidArgument,
-         "a matrix at {} with rows {} bytes apart: the GPU needs both to be multiples of 16",
-         address, stride);
+  if (const std::string why = why_no_map(address, stride); !why.empty()) {
+    fail(ErrorCode::kInvalidArgument, "{}", why);
   }
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(stride)};
@@ -53,6 +51,13 @@ CUtensorMap make(const void* address, CUtensorMapDataType type, int element_byte
 }
 
 }  // namespace
+
+std::string why_no_map(const void* address, std::int64_t row_bytes) {
+  if (reinterpret_cast<std::uintptr_t>(address) % 16 == 0 && row_bytes % 16 == 0) return "";
+  return fmt::format(
+      "a matrix at {} with rows {} bytes apart: the GPU needs both to be multiples of 16", address,
+      row_bytes);
+}
 
 CUtensorMap map_e4m3(const void* address, std::int64_t rows, std::int64_t cols,
                      std::int64_t row_stride, int box_rows) {

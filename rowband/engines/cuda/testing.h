@@ -1,6 +1,11 @@
-// For this engine's tests: exact calls on device memory, ranks as threads over the GPUs there are.
+// For this engine's tests: ranks as threads over the GPUs there are, exact calls on device memory.
+//
+// Ranks of one GPU must not wait for the device between their calls, so operands are allocated
+// before the first call, filled and checked by kernels (test_kernels.h), and results are fetched
+// when the stream has come there.
 #pragma once
 
+#include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,8 +15,10 @@
 #include <string>
 #include <vector>
 
+#include "rowband/base/cuda/launch_check.h"
 #include "rowband/comm/threads.h"
 #include "rowband/engines/cuda/engine.h"
+#include "rowband/engines/cuda/test_kernels.h"
 #include "rowband/op/gemm_all_reduce.h"
 #include "rowband/testing/exact.h"
 
@@ -26,11 +33,14 @@ namespace rowband::cuda {
 // Read by CUDA at its first use.
 inline const int kQueues = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 
-// The engine of `rank` of `world`, dealt over the first `devices` GPUs.
-inline std::shared_ptr<Engine> engine_for(int rank, int world, int devices) {
+inline int gpus() { return std::min(device_count(), 2); }  // that tests use
+
+// The engine of `rank` of `world`, dealt over the first `devices` GPUs, with `groups` of such ranks
+// there at once.
+inline std::shared_ptr<Engine> engine_for(int rank, int world, int devices, int groups = 1) {
   EngineOptions options;
   options.device = rank % devices;
-  options.device_ranks = (world + devices - 1) / devices;
+  options.device_ranks = (world * groups + devices - 1) / devices;
   return make_cuda_engine(options);
 }
 
@@ -52,10 +62,35 @@ class OnDevice {
   std::shared_ptr<const void> codes_, scales_;
 };
 
+// The wires and transports that this engine serves in a world of `world`, as options.
+inline std::vector<GemmAllReduceOptions> served_variants(const GemmAllReduceOptions& base,
+                                                         int world) {
+  const auto engine = engine_for(0, 1, 1);
+  std::vector<GemmAllReduceOptions> served;
+  for (const auto& options : all_modes(base)) {
+    const PlanSpec spec = GemmAllReduce::plan_spec(*engine, options, world);
+    if (engine->why_not_served(spec).empty()) served.push_back(options);
+  }
+  return served;
+}
+
+inline std::string variant_name(const GemmAllReduceOptions& options) {
+  return std::string(transport_name(options.transport)) + ", wire " +
+         std::string(wire_name(options.wire)) + " by " +
+         std::string(gather_scale_name(options.gather_scale));
+}
+
+// Of relative L2 against the float64 reference.
+inline double error_limit(const GemmAllReduceOptions& options) {
+  return options.wire == Wire::kFp8 ? 3e-2 : 3e-3;
+}
+
 inline void with_gpu_ops(int world, int devices, GemmAllReduceOptions options,
                          const std::function<void(Communicator&, Engine&, GemmAllReduce&)>& body) {
-  options.deadline = std::min<std::chrono::nanoseconds>(options.deadline, std::chrono::seconds(5));
+  options.deadline = std::min<std::chrono::nanoseconds>(options.deadline, std::chrono::seconds(20));
   run_ranks(world, [&](Communicator& comm) {
+    check(cudaSetDevice(comm.rank() % devices), "choosing the rank's device");
+    load_test_kernels();
     const auto engine = engine_for(comm.rank(), world, devices);
     const auto op = GemmAllReduce::create(comm, engine, options);
     body(comm, *engine, *op);

@@ -16,10 +16,12 @@ struct Published {
   std::byte* part;
 };
 
-void enable_peer_access(int device, int peer) {
-  if (device == peer) return;
+void enable_peer_access(int device, int peer, bool denied) {
   int possible = 0;
-  check(cudaDeviceCanAccessPeer(&possible, device, peer), "asking for peer access");
+  if (!denied) {
+    if (device == peer) return;
+    check(cudaDeviceCanAccessPeer(&possible, device, peer), "asking for peer access");
+  }
   if (!possible) {
     fail(ErrorCode::kUnavailable,
          "GPU {} cannot reach the memory of GPU {}: no NVLink or PCIe peer access", device, peer);
@@ -41,7 +43,7 @@ class ProcessWindow final : public Window {
   }
 
   // Collective. What keeps this rank from the peers' parts, or "".
-  std::string join(Communicator& comm, int device, Deadline deadline) {
+  std::string join(Communicator& comm, int device, bool denied, Deadline deadline) {
     const Published own{getpid(), device, static_cast<std::byte*>(memory_.get())};
     std::vector<Published> all(static_cast<std::size_t>(comm.size()));
     comm.all_gather(&own, all.data(), sizeof own, deadline);
@@ -54,7 +56,7 @@ class ProcessWindow final : public Window {
                "process",
                peer);
         }
-        enable_peer_access(device, theirs.device);
+        enable_peer_access(device, theirs.device, denied);
         parts_.push_back(theirs.part);
       }
     } catch (const Error& error) {
@@ -83,7 +85,7 @@ std::unique_ptr<Window> make_window(Communicator& comm, std::size_t bytes, int d
   }
   agree_on_success(comm, "the symmetric window on the GPU", failure, ErrorCode::kOutOfMemory,
                    deadline);
-  failure = window->join(comm, device, deadline);
+  failure = window->join(comm, device, faults != nullptr && faults->deny_peer_access, deadline);
   agree_on_success(comm, "access to the peers' windows", failure, ErrorCode::kUnavailable,
                    deadline);
   return window;

@@ -1,0 +1,181 @@
+#include "rowband/engines/cuda/test_kernels.h"
+
+#include <cuda_bf16.h>
+
+#include "rowband/base/cuda/launch_check.h"
+#include "rowband/testing/exact_values.h"
+
+namespace rowband::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Every thread takes every stride-th of `count` elements.
+#define ROWBAND_FOR_EACH(i, count)                                                      \
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; \
+       i < (count); i += static_cast<std::int64_t>(gridDim.x) * kThreads)
+
+__device__ std::uint64_t mixed(std::uint64_t x) {
+  x = (x ^ (x >> 31)) * 0x9E3779B97F4A7C15u;
+  x = (x ^ (x >> 29)) * 0xBF58476D1CE4E5B9u;
+  return x ^ (x >> 32);
+}
+
+__device__ float value_of(Bf16 x) { return __uint_as_float(static_cast<unsigned>(x.bits) << 16); }
+
+__device__ void report(Findings* findings, std::int64_t call, std::int64_t index, float got,
+                       float want) {
+  if (atomicAdd(&findings->count, 1ull) != 0) return;
+  findings->call = call;
+  findings->index = index;
+  findings->got = got;
+  findings->want = want;
+}
+
+__global__ void fill_exact_kernel(std::uint32_t* codes, std::int64_t rows, std::int64_t row_words,
+                                  int rank, std::int64_t call) {
+  ROWBAND_FOR_EACH(i, rows * row_words) {
+    constexpr std::uint32_t kCodes[4] = {0, 0x38383838, 0x40404040, 0x44444444};  // e4m3: 1, 2, 3
+    codes[i] = kCodes[exact_x(rank, i / row_words, call)];
+  }
+}
+
+__global__ void check_exact_kernel(const Bf16* y, std::int64_t rows, std::int64_t cols,
+                                   std::int64_t depth, int world, std::int64_t call,
+                                   Findings* findings) {
+  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    int sum = 0;
+    for (int rank = 0; rank < world; ++rank) sum += exact_x(rank, row, call);
+    for (std::int64_t col = threadIdx.x; col < cols; col += kThreads) {
+      const auto want = static_cast<float>(sum * depth * exact_w(col));
+      const float got = value_of(y[row * cols + col]);
+      if (got != want) report(findings, call, row * cols + col, got, want);
+    }
+  }
+}
+
+__global__ void fill_codes_kernel(E4m3* codes, std::int64_t count, std::uint64_t seed) {
+  ROWBAND_FOR_EACH(i, count) {
+    const auto bits = static_cast<std::uint8_t>(mixed(seed * 0x1000003 + i));
+    codes[i].bits = (bits & 0x7F) == 0x7F ? 0 : bits;  // no NaN
+  }
+}
+
+__global__ void fill_scales_kernel(float* scales, std::int64_t count, std::uint64_t seed) {
+  ROWBAND_FOR_EACH(i, count) {
+    scales[i] = (1 + static_cast<float>(mixed(seed * 0x1000033 + i) % 4096) / 4096) / 448;
+  }
+}
+
+struct Partials {
+  const Bf16* of[8];
+};
+
+__global__ void add_partials_kernel(Partials partials, int world, std::int64_t count, Bf16* sum) {
+  ROWBAND_FOR_EACH(i, count) {
+    float total = -0.0f;
+    for (int rank = 0; rank < world; ++rank) total += value_of(partials.of[rank][i]);
+    const __nv_bfloat16 rounded = __float2bfloat16_rn(total);
+    sum[i].bits = __bfloat16_as_ushort(rounded);
+  }
+}
+
+__global__ void check_equal_kernel(const std::uint8_t* a, const std::uint8_t* b, std::int64_t bytes,
+                                   Findings* findings) {
+  ROWBAND_FOR_EACH(i, bytes) {
+    if (a[i] != b[i]) report(findings, 0, i, a[i], b[i]);
+  }
+}
+
+__global__ void check_bytes_kernel(const std::uint8_t* a, std::uint8_t value, std::int64_t bytes,
+                                   Findings* findings) {
+  ROWBAND_FOR_EACH(i, bytes) {
+    if (a[i] != value) report(findings, 0, i, a[i], value);
+  }
+}
+
+__global__ void add_digest_kernel(const std::uint8_t* a, std::int64_t bytes,
+                                  unsigned long long* digest) {
+  unsigned long long sum = 0;
+  ROWBAND_FOR_EACH(i, bytes) sum += mixed(static_cast<std::uint64_t>(i) * 257 + a[i]);
+  for (int lane = 16; lane > 0; lane /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, lane);
+  if (threadIdx.x % 32 == 0) atomicAdd(digest, sum);
+}
+
+int blocks_for(std::int64_t count) {
+  const std::int64_t blocks = (count + kThreads - 1) / kThreads;
+  return static_cast<int>(blocks < 1024 ? (blocks > 0 ? blocks : 1) : 1024);
+}
+
+}  // namespace
+
+void load_test_kernels() {
+  cudaFuncAttributes attributes;
+  for (const void* kernel : {reinterpret_cast<const void*>(&fill_exact_kernel),
+                             reinterpret_cast<const void*>(&check_exact_kernel),
+                             reinterpret_cast<const void*>(&fill_codes_kernel),
+                             reinterpret_cast<const void*>(&fill_scales_kernel),
+                             reinterpret_cast<const void*>(&add_partials_kernel),
+                             reinterpret_cast<const void*>(&check_equal_kernel),
+                             reinterpret_cast<const void*>(&check_bytes_kernel),
+                             reinterpret_cast<const void*>(&add_digest_kernel)}) {
+    check(cudaFuncGetAttributes(&attributes, kernel), "loading a test's kernel");
+  }
+}
+
+void fill_exact(E4m3* codes, std::int64_t rows, std::int64_t depth, int rank, std::int64_t call,
+                cudaStream_t stream) {
+  fill_exact_kernel<<<blocks_for(rows * depth / 4), kThreads, 0, stream>>>(
+      reinterpret_cast<std::uint32_t*>(codes), rows, depth / 4, rank, call);
+  check(cudaGetLastError(), "filling operands");
+}
+
+void check_exact(const Bf16* y, std::int64_t rows, std::int64_t cols, std::int64_t depth, int world,
+                 std::int64_t call, Findings* findings, cudaStream_t stream) {
+  check_exact_kernel<<<blocks_for(rows * kThreads), kThreads, 0, stream>>>(y, rows, cols, depth,
+                                                                           world, call, findings);
+  check(cudaGetLastError(), "checking a result");
+}
+
+void fill_random(E4m3* codes, std::int64_t count, std::uint64_t seed, cudaStream_t stream) {
+  fill_codes_kernel<<<blocks_for(count), kThreads, 0, stream>>>(codes, count, seed);
+  check(cudaGetLastError(), "filling codes");
+}
+
+void fill_random(float* scales, std::int64_t count, std::uint64_t seed, cudaStream_t stream) {
+  fill_scales_kernel<<<blocks_for(count), kThreads, 0, stream>>>(scales, count, seed);
+  check(cudaGetLastError(), "filling scales");
+}
+
+void add_partials(const Bf16* const* partials, int world, std::int64_t count, Bf16* sum,
+                  cudaStream_t stream) {
+  Partials all{};
+  for (int rank = 0; rank < world; ++rank) all.of[rank] = partials[rank];
+  add_partials_kernel<<<blocks_for(count), kThreads, 0, stream>>>(all, world, count, sum);
+  check(cudaGetLastError(), "adding partials");
+}
+
+void check_equal(const void* a, const void* b, std::size_t bytes, Findings* findings,
+                 cudaStream_t stream) {
+  const auto count = static_cast<std::int64_t>(bytes);
+  check_equal_kernel<<<blocks_for(count), kThreads, 0, stream>>>(
+      static_cast<const std::uint8_t*>(a), static_cast<const std::uint8_t*>(b), count, findings);
+  check(cudaGetLastError(), "comparing bytes");
+}
+
+void check_bytes(const void* a, std::uint8_t value, std::size_t bytes, Findings* findings,
+                 cudaStream_t stream) {
+  const auto count = static_cast<std::int64_t>(bytes);
+  check_bytes_kernel<<<blocks_for(count), kThreads, 0, stream>>>(
+      static_cast<const std::uint8_t*>(a), value, count, findings);
+  check(cudaGetLastError(), "checking bytes");
+}
+
+void add_digest(const void* a, std::size_t bytes, unsigned long long* digest, cudaStream_t stream) {
+  const auto count = static_cast<std::int64_t>(bytes);
+  add_digest_kernel<<<blocks_for(count), kThreads, 0, stream>>>(static_cast<const std::uint8_t*>(a),
+                                                                count, digest);
+  check(cudaGetLastError(), "digesting bytes");
+}
+
+}  // namespace rowband::cuda
