@@ -23,9 +23,12 @@ struct EngineOptions {
   int threads = 0;      // per rank; 0: the cores this process may use, dealt over `local_ranks`
   int local_ranks = 1;  // how many ranks share those cores
   int local_rank = 0;
-  std::string gemm_kernel;  // "" takes the best this CPU runs (see tile_gemm.h)
-  int device = 0;           // GPU engines: the CUDA device; ranks of one device share its SMs
-  int device_ranks = 1;     // GPU engines: how many ranks share it
+  // "" takes the best. Host: by name, see tile_gemm.h. cuda: "wgmma", its own, or "cublaslt", which
+  // falls back to "wgmma" where cuBLASLt does not serve a shape; of gemm() alone, not of fused
+  // calls.
+  std::string gemm_kernel;
+  int device = 0;        // GPU engines: the CUDA device; ranks of one device share its SMs
+  int device_ranks = 1;  // GPU engines: how many ranks share it
 };
 
 struct FusedOptions {

@@ -3,11 +3,13 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "rowband/base/cuda/device_memory.h"
 #include "rowband/base/cuda/launch_check.h"
 #include "rowband/base/fail.h"
 #include "rowband/engines/cuda/all_reduce.h"
+#include "rowband/engines/cuda/cublas_gemm.h"
 #include "rowband/engines/cuda/fused.h"
 #include "rowband/engines/cuda/kernels.h"
 #include "rowband/engines/cuda/planner.h"
@@ -35,13 +37,20 @@ class CudaEngine final : public Engine {
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making the engine's stream");
     stream_ = std::shared_ptr<CUstream_st>(stream, DestroyStream());
     keep_freed_memory();
+    if (options.gemm_kernel == kCublas) {
+      cublas_.emplace(allocate_in_order(CublasGemm::kWorkspaceBytes));
+    } else if (!options.gemm_kernel.empty() && options.gemm_kernel != kOwn) {
+      fail(ErrorCode::kInvalidArgument, "GEMM kernel '{}' is not one of '{}', '{}'",
+           options.gemm_kernel, kOwn, kCublas);
+    }
     counters_ = allocate_device(counters_bytes(1, kMostChunks));
     status_ = allocate_pinned(sizeof(Status));
   }
 
   std::string_view name() const override { return "cuda"; }
   std::string description() const override {
-    return fmt::format("cuda engine on GPU {} ({}), {} of its SMs", device_, name_, 2 * clusters_);
+    return fmt::format("cuda engine on GPU {} ({}), {} of its SMs, GEMM kernel {}", device_, name_,
+                       2 * clusters_, cublas_ ? kCublas : kOwn);
   }
 
   std::string why_no_room(std::int64_t window_bytes, int, const FaultHooks* faults) const override {
@@ -61,11 +70,16 @@ class CudaEngine final : public Engine {
     return std::make_unique<CudaFused>(comm, spec, options, device_, clusters_, stream_.get());
   }
 
-  // The fused kernel of a world of one.
+  // The fused kernel of a world of one, or cuBLASLt.
   void gemm(const ActivationView& x, const WeightView& w, const Bf16* bias, Bf16* out, Timeline*,
             void* stream) override {
     if (x.rows == 0) return;
     const DeviceScope scope(device_);
+    if (cublas_ && cublas_->why_not(x, w).empty()) {
+      cublas_->run(x, w, out, stream_of(stream));
+      if (bias != nullptr) launch_add_bias(out, x.rows, w.cols, bias, stream_of(stream));
+      return;
+    }
     // Chunks of eight tile rows: with more, the tiles at work at one time need more than the L2
     // holds.
     const std::int64_t chunks = std::clamp<std::int64_t>(x.rows / (8 * kTileRows), 1, kMostChunks);
@@ -182,12 +196,16 @@ class CudaEngine final : public Engine {
     return given != nullptr ? static_cast<cudaStream_t>(given) : stream_.get();
   }
 
+  static constexpr const char* kOwn = "wgmma";
+  static constexpr const char* kCublas = "cublaslt";
+
   const int device_;
   const int clusters_;  // this rank's share of the device
   const std::string name_;
   std::shared_ptr<CUstream_st> stream_;  // shared with the memory that is freed in its order
   DeviceMemory counters_;                // of gemm's calls
   PinnedMemory status_;
+  std::optional<CublasGemm> cublas_;  // when it was asked for
 };
 
 }  // namespace

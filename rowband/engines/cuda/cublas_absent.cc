@@ -1,0 +1,23 @@
+// In place of cublas_gemm.cc in builds without cuBLASLt's header.
+#include "rowband/base/fail.h"
+#include "rowband/engines/cuda/cublas_gemm.h"
+
+namespace rowband::cuda {
+
+struct CublasGemm::State {};
+
+std::string why_no_cublas() { return "this build was made without cuBLASLt's header"; }
+std::string cublas_version() { return ""; }
+
+CublasGemm::CublasGemm(std::shared_ptr<void>) {
+  fail(ErrorCode::kUnavailable, "{}", why_no_cublas());
+}
+CublasGemm::~CublasGemm() = default;
+std::string CublasGemm::why_not(const ActivationView&, const WeightView&) {
+  return why_no_cublas();
+}
+void CublasGemm::run(const ActivationView&, const WeightView&, Bf16*, cudaStream_t) {
+  fail(ErrorCode::kUnavailable, "{}", why_no_cublas());
+}
+
+}  // namespace rowband::cuda

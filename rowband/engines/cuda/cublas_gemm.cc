@@ -1,0 +1,154 @@
+#include "rowband/engines/cuda/cublas_gemm.h"
+
+#include <array>
+#include <map>
+
+#include "rowband/base/fail.h"
+#include "rowband/engines/cuda/cublas_library.h"
+#include "rowband/numerics/quantize.h"
+
+namespace rowband::cuda {
+namespace {
+
+// Owners of cuBLASLt's descriptions.
+template <typename T, auto CublasLibrary::*destroy>
+struct Destroy {
+  using pointer = T;
+  void operator()(T t) const { (cublas().*destroy)(t); }
+};
+template <typename T, auto CublasLibrary::*destroy>
+using Owned = std::unique_ptr<std::remove_pointer_t<T>, Destroy<T, destroy>>;
+using Handle = Owned<cublasLtHandle_t, &CublasLibrary::cublasLtDestroy>;
+using Matmul = Owned<cublasLtMatmulDesc_t, &CublasLibrary::cublasLtMatmulDescDestroy>;
+using Layout = Owned<cublasLtMatrixLayout_t, &CublasLibrary::cublasLtMatrixLayoutDestroy>;
+using Preference =
+    Owned<cublasLtMatmulPreference_t, &CublasLibrary::cublasLtMatmulPreferenceDestroy>;
+
+template <typename T>
+void set(const Matmul& matmul, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  check_cublas(
+      cublas().cublasLtMatmulDescSetAttribute(matmul.get(), attribute, &value, sizeof value),
+      "an attribute of the matmul");
+}
+
+Layout make_layout(cudaDataType type, std::int64_t rows, std::int64_t cols, std::int64_t stride) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  check_cublas(cublas().cublasLtMatrixLayoutCreate(&layout, type, static_cast<std::uint64_t>(rows),
+                                                   static_cast<std::uint64_t>(cols), stride),
+               "a matrix layout");
+  return Layout(layout);
+}
+
+// out = x * w^T row by row, which cuBLASLt sees as the column-major w * x^T.
+struct Plan {
+  Matmul matmul;
+  Layout w, x, out;
+  cublasLtMatmulAlgo_t algorithm{};
+  std::string why_not;  // "" when there is an algorithm
+
+  Plan(cublasLtHandle_t handle, const ActivationView& a, const WeightView& b) {
+    cublasLtMatmulDesc_t made = nullptr;
+    check_cublas(cublas().cublasLtMatmulDescCreate(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                 "a matmul");
+    matmul.reset(made);
+    set(matmul, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    set(matmul, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
+    set(matmul, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
+    point_to_scales(a, b);  // the choice of an algorithm looks at their alignment
+    w = make_layout(CUDA_R_8F_E4M3, b.depth, b.cols, b.row_stride);
+    x = make_layout(CUDA_R_8F_E4M3, a.depth, a.rows, a.row_stride);
+    out = make_layout(CUDA_R_16BF, b.cols, a.rows, b.cols);
+    choose(handle, a, b);
+  }
+
+  void point_to_scales(const ActivationView& a, const WeightView& b) {
+    set(matmul, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b.scales);
+    set(matmul, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a.scales);
+  }
+
+ private:
+  void choose(cublasLtHandle_t handle, const ActivationView& a, const WeightView& b) {
+    cublasLtMatmulPreference_t made = nullptr;
+    check_cublas(cublas().cublasLtMatmulPreferenceCreate(&made), "a preference");
+    const Preference preference(made);
+    const std::size_t workspace = CublasGemm::kWorkspaceBytes;
+    check_cublas(cublas().cublasLtMatmulPreferenceSetAttribute(
+                     made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace),
+                 "the workspace's size");
+    cublasLtMatmulHeuristicResult_t found{};
+    int count = 0;
+    const cublasStatus_t result = cublas().cublasLtMatmulAlgoGetHeuristic(
+        handle, matmul.get(), w.get(), x.get(), out.get(), out.get(), made, 1, &found, &count);
+    if (result == CUBLAS_STATUS_SUCCESS && count > 0) {
+      algorithm = found.algo;
+      return;
+    }
+    why_not = fmt::format("cuBLASLt has no block-scale algorithm for M={} N={} K={}: {}", a.rows,
+                          b.cols, a.depth, cublas().cublasLtGetStatusString(result));
+  }
+};
+
+}  // namespace
+
+struct CublasGemm::State {
+  std::shared_ptr<void> workspace;
+  Handle handle;
+  std::map<std::array<std::int64_t, 5>, Plan> plans;  // by shape and row strides
+
+  Plan& plan(const ActivationView& x, const WeightView& w) {
+    const std::array key = {x.rows, w.cols, x.depth, x.row_stride, w.row_stride};
+    return plans.try_emplace(key, handle.get(), x, w).first->second;
+  }
+};
+
+std::string why_no_cublas() {
+  try {
+    cublas();
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+std::string cublas_version() {
+  if (!why_no_cublas().empty()) return "";
+  const std::size_t version = cublas().cublasLtGetVersion();
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+CublasGemm::CublasGemm(std::shared_ptr<void> workspace) : state_(std::make_unique<State>()) {
+  state_->workspace = std::move(workspace);
+  cublasLtHandle_t handle = nullptr;
+  check_cublas(cublas().cublasLtCreate(&handle), "cublasLtCreate");
+  state_->handle.reset(handle);
+}
+
+CublasGemm::~CublasGemm() = default;
+
+std::string CublasGemm::why_not(const ActivationView& x, const WeightView& w) {
+  if (x.rows == 0) return "M=0: nothing to multiply";
+  if (x.scale_row_stride != 1 || x.scale_block_stride != x.rows) {
+    return fmt::format("cuBLASLt wants x's scales [K/128][M]; their strides are {} and {}",
+                       x.scale_row_stride, x.scale_block_stride);
+  }
+  const std::int64_t padded = (w.depth / kScaleBlock + 3) / 4 * 4;
+  if (w.scale_block_stride != 1 || w.scale_row_stride != padded) {
+    return fmt::format("cuBLASLt wants w's scales in rows of {}; their strides are {} and {}",
+                       padded, w.scale_row_stride, w.scale_block_stride);
+  }
+  return state_->plan(x, w).why_not;
+}
+
+void CublasGemm::run(const ActivationView& x, const WeightView& w, Bf16* out, cudaStream_t stream) {
+  if (const auto why = why_not(x, w); !why.empty()) fail(ErrorCode::kInvalidArgument, "{}", why);
+  Plan& plan = state_->plan(x, w);
+  plan.point_to_scales(x, w);
+  const float one = 1, zero = 0;
+  check_cublas(cublas().cublasLtMatmul(state_->handle.get(), plan.matmul.get(), &one, w.codes,
+                                       plan.w.get(), x.codes, plan.x.get(), &zero, out,
+                                       plan.out.get(), out, plan.out.get(), &plan.algorithm,
+                                       state_->workspace.get(), kWorkspaceBytes, stream),
+               "cublasLtMatmul");
+}
+
+}  // namespace rowband::cuda

@@ -1,0 +1,104 @@
+// cuBLASLt's block-scale GEMM against this engine's own. Skipped, with a message, where there is no
+// GPU or no cuBLASLt.
+#include "rowband/engines/cuda/cublas_gemm.h"
+
+#include <gmock/gmock.h>
+
+#include "rowband/base/error.h"
+#include "rowband/engines/cuda/testing.h"
+#include "rowband/numerics/reference.h"
+#include "rowband/testing/operands.h"
+
+namespace rowband::cuda {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(CublasLibrary, HasAVersionExactlyWhereItIsFound) {
+  EXPECT_EQ(cublas_version().empty(), !why_no_cublas().empty());
+}
+
+std::shared_ptr<Engine> engine_with(const char* kernel) {
+  return make_cuda_engine({.gemm_kernel = kernel});
+}
+
+// bf16 [rows, cols] of the engine's GEMM, of activations that it quantised itself and a weight
+// whose rows of scales are padded to four.
+std::vector<Bf16> multiply(Engine& engine, std::int64_t rows, std::int64_t cols, std::int64_t depth,
+                           const Bf16* bias) {
+  const auto x = random_bf16(rows * depth, 3);
+  const RandomWeight w(cols, depth, 4);
+  const std::int64_t blocks = depth / 128, padded = (blocks + 3) / 4 * 4;
+  std::vector<float> scales(static_cast<std::size_t>(scale_blocks(cols) * padded));
+  for (std::int64_t row = 0; row < scale_blocks(cols); ++row) {
+    std::copy_n(w.scales.begin() + row * blocks, blocks, scales.begin() + row * padded);
+  }
+  const auto on_device = engine.upload(x.data(), x.size() * sizeof(Bf16));
+  const auto w_codes = engine.upload(w.codes.data(), w.codes.size());
+  const auto w_scales = engine.upload(scales.data(), scales.size() * sizeof(float));
+  const auto x_codes = engine.allocate(x.size());
+  const auto x_scales = engine.allocate(x.size() / 128 * sizeof(float));
+  const auto out = engine.allocate(static_cast<std::size_t>(rows * cols) * sizeof(Bf16));
+  const auto on_device_bias =
+      bias == nullptr ? nullptr : engine.upload(bias, static_cast<std::size_t>(cols) * 2);
+  const ActivationView view = engine.quantize(
+      static_cast<const Bf16*>(on_device.get()), rows, depth, depth, ScaleFormat::kFp32,
+      static_cast<E4m3*>(x_codes.get()), static_cast<float*>(x_scales.get()));
+  engine.gemm(view,
+              {static_cast<const E4m3*>(w_codes.get()), cols, depth, depth,
+               static_cast<const float*>(w_scales.get()), padded, 1},
+              static_cast<const Bf16*>(on_device_bias.get()), static_cast<Bf16*>(out.get()),
+              nullptr);
+  std::vector<Bf16> host(static_cast<std::size_t>(rows * cols));
+  engine.download(host.data(), out.get(), host.size() * sizeof(Bf16), nullptr);
+  return host;
+}
+
+TEST(CudaCublasGemm, AgreesWithTheOwnGemm) {
+  ROWBAND_NEEDS_GPUS(1);
+  if (!why_no_cublas().empty()) GTEST_SKIP() << why_no_cublas();
+  const auto own = engine_with("wgmma"), peer = engine_with("cublaslt");
+  EXPECT_THAT(peer->description(), HasSubstr("cublaslt"));
+  const auto bias = random_bf16(7168, 9);
+  for (std::int64_t rows : {1, 3, 64, 257, 1024}) {
+    for (std::int64_t depth : {128, 2048}) {
+      for (const Bf16* b : {static_cast<const Bf16*>(nullptr), bias.data()}) {
+        EXPECT_LE(relative_l2(multiply(*own, rows, 1032, depth, b),
+                              multiply(*peer, rows, 1032, depth, b)),
+                  b == nullptr ? 1e-3 : 4e-3)  // with a bias it rounds twice
+            << "M=" << rows << " K=" << depth;
+      }
+    }
+  }
+}
+
+TEST(CudaCublasGemm, SaysWhatItDoesNotServe) {
+  ROWBAND_NEEDS_GPUS(1);
+  if (!why_no_cublas().empty()) GTEST_SKIP() << why_no_cublas();
+  const auto engine = engine_with("");
+  CublasGemm gemm(engine->allocate(CublasGemm::kWorkspaceBytes));
+  const auto memory = engine->allocate(1 << 20);
+  const auto* codes = static_cast<const E4m3*>(memory.get());
+  const auto* scales = static_cast<const float*>(memory.get());
+  const WeightView w{codes, 256, 512, 512, scales, 4, 1};
+  EXPECT_EQ(gemm.why_not({codes, 128, 512, 512, scales, 1, 128}, w), "");
+  EXPECT_THAT(gemm.why_not({codes, 128, 512, 512, scales, 4, 1}, w), HasSubstr("[K/128][M]"));
+  EXPECT_THAT(
+      gemm.why_not({codes, 128, 512, 512, scales, 1, 128}, {codes, 256, 512, 512, scales, 5, 1}),
+      HasSubstr("rows of 4"));
+  EXPECT_THAT(gemm.why_not({codes, 0, 512, 512, scales, 1, 0}, w), HasSubstr("M=0"));
+}
+
+TEST(CudaCublasGemm, C01_AnUnknownKernelListsTheLegalOnes) {
+  ROWBAND_NEEDS_GPUS(1);
+  try {
+    engine_with("avx512_bf16");
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr("'wgmma', 'cublaslt'"));
+  }
+}
+
+}  // namespace
+}  // namespace rowband::cuda
