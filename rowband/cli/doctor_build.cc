@@ -76,6 +76,7 @@ ordered_json describe_engine() {
            }()},
           {"GEMM kernels, best first", fmt::format("{}", fmt::join(kernels, " "))},
           {"GEMM kernel chosen", kernels.front()},
+          {"engine when none is asked for", engine_name(default_engine())},
           {"started by mpirun", started_by_mpi() ? "yes" : "no"}};
 }
 

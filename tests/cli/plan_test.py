@@ -115,3 +115,16 @@ def test_beyond_the_capacity_there_is_no_plan_but_a_verdict():
                      env={"ROWBAND_FUSE": "1"})
     assert result.code == 0
     assert "too_many_rows" in result.out and "\nbands\n" not in result.out
+
+
+def test_the_cuda_engine_is_planned_without_a_gpu_or_refused_by_a_build_without_it():
+    arguments = ["plan", "--rows", 16384, "--cols", 7168, "--depth", 2048, "--engine", "cuda"]
+    result = rowband(*arguments)
+    if result.code != 0:
+        assert result.code == 1 and "this build has no cuda engine" in result.err, result
+        return
+    p = ok_json(*arguments)
+    assert (p["engine"], p["tiles_at_once"]) == ("cuda", 66)  # 132 SMs in pairs
+    assert ok_json(*arguments, "--sms", 114, "--device-ranks", 4)["tiles_at_once"] == 14
+    assert ok_json(*arguments)["window"]["bytes"] > 5 * 8192 * 7168 * 2
+    assert "device_ranks=5" in refused(*arguments, "--sms", 8, "--device-ranks", 5)
