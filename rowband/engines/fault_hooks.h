@@ -13,6 +13,7 @@ inline constexpr std::int64_t kNever = INT64_MAX;
 // Calls are counted from 1, construction's included.
 struct FaultHooks {
   bool fail_window_allocation = false;
+  bool register_null_window = false;            // NCCL: registers with success and gives no window
   bool deny_peer_access = false;                // GPU engines: the peers' memory is out of reach
   std::optional<std::int64_t> available_bytes;  // what the machine claims to have free
   std::int64_t first_call = 1;                  // number of the first call, to start near a wrap

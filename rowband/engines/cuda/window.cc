@@ -1,94 +1,66 @@
 #include "rowband/engines/cuda/window.h"
 
-#include <unistd.h>
-
-#include "rowband/base/cuda/device_memory.h"
-#include "rowband/base/cuda/launch_check.h"
 #include "rowband/base/fail.h"
-#include "rowband/engines/fault_hooks.h"
+#include "rowband/comm/gpu_identity.h"
+#include "rowband/comm/nccl_comm.h"
+#include "rowband/engines/cuda/nccl_window.h"
+#include "rowband/engines/cuda/process_window.h"
 
 namespace rowband::cuda {
 namespace {
 
-struct Published {
-  pid_t process;
-  int device;
-  std::byte* part;
-};
+using comm::GpuIdentity;
 
-void enable_peer_access(int device, int peer, bool denied) {
-  int possible = 0;
-  if (!denied) {
-    if (device == peer) return;
-    check(cudaDeviceCanAccessPeer(&possible, device, peer), "asking for peer access");
+std::vector<GpuIdentity> identities(Communicator& comm, int device, Deadline deadline) {
+  GpuIdentity own;
+  std::string failure;
+  try {
+    own = comm::gpu_identity(device);
+  } catch (const Error& error) {
+    failure = error.what();
   }
-  if (!possible) {
-    fail(ErrorCode::kUnavailable,
-         "GPU {} cannot reach the memory of GPU {}: no NVLink or PCIe peer access", device, peer);
-  }
-  const cudaError_t result = cudaDeviceEnablePeerAccess(peer, 0);
-  if (result == cudaErrorPeerAccessAlreadyEnabled) {
-    cudaGetLastError();
-    return;
-  }
-  check(result, fmt::format("enabling access from GPU {} to GPU {}", device, peer));
+  agree_on_success(comm, "the GPU window", failure, ErrorCode::kUnavailable, deadline);
+  std::vector<GpuIdentity> all(static_cast<std::size_t>(comm.size()));
+  comm.all_gather(&own, all.data(), sizeof own, deadline);
+  return all;
 }
 
-// Plain device memory, reached by peer access: for ranks that are threads of one process.
-class ProcessWindow final : public Window {
- public:
-  // Local.
-  explicit ProcessWindow(std::size_t bytes) : memory_(allocate_device(bytes)) {
-    check(cudaDeviceSynchronize(), "clearing the window");
+bool one_process(const std::vector<GpuIdentity>& ranks) {
+  for (const GpuIdentity& rank : ranks) {
+    if (!(rank.process == ranks[0].process)) return false;
   }
+  return true;
+}
 
-  // Collective. What keeps this rank from the peers' parts, or "".
-  std::string join(Communicator& comm, int device, bool denied, Deadline deadline) {
-    const Published own{getpid(), device, static_cast<std::byte*>(memory_.get())};
-    std::vector<Published> all(static_cast<std::size_t>(comm.size()));
-    comm.all_gather(&own, all.data(), sizeof own, deadline);
-    try {
-      for (int peer = 0; peer < comm.size(); ++peer) {
-        const Published& theirs = all[static_cast<std::size_t>(peer)];
-        if (theirs.process != own.process) {
-          fail(ErrorCode::kUnavailable,
-               "rank {} is another process; the GPU window joins ranks that are threads of one "
-               "process",
-               peer);
-        }
-        enable_peer_access(device, theirs.device, denied);
-        parts_.push_back(theirs.part);
+// Throws alike on every rank.
+void require_processes_with_gpus(const std::vector<GpuIdentity>& ranks) {
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    for (std::size_t other = 0; other < rank; ++other) {
+      if (ranks[rank].process == ranks[other].process) {
+        fail(ErrorCode::kUnavailable,
+             "ranks {} and {} are threads of one process and others are not: the GPU window joins "
+             "ranks that are all threads of one process, or each a process of its own",
+             other, rank);
       }
-    } catch (const Error& error) {
-      return error.what();
+      if (ranks[rank].same_gpu(ranks[other])) {
+        fail(ErrorCode::kUnavailable,
+             "ranks {} and {} are different processes on one GPU: start no more processes than "
+             "there are GPUs, each with a GPU of its own, or let the ranks that share a GPU be "
+             "threads of one process",
+             other, rank);
+      }
     }
-    return "";
   }
-
- private:
-  DeviceMemory memory_;
-};
+}
 
 }  // namespace
 
 std::unique_ptr<Window> make_window(Communicator& comm, std::size_t bytes, int device,
                                     const FaultHooks* faults, Deadline deadline) {
-  std::unique_ptr<ProcessWindow> window;
-  std::string failure;
-  try {
-    if (faults != nullptr && faults->fail_window_allocation) {
-      fail(ErrorCode::kOutOfMemory, "ordered by a fault hook");
-    }
-    window = std::make_unique<ProcessWindow>(bytes);
-  } catch (const Error& error) {
-    failure = error.what();
-  }
-  agree_on_success(comm, "the symmetric window on the GPU", failure, ErrorCode::kOutOfMemory,
-                   deadline);
-  failure = window->join(comm, device, faults != nullptr && faults->deny_peer_access, deadline);
-  agree_on_success(comm, "access to the peers' windows", failure, ErrorCode::kUnavailable,
-                   deadline);
-  return window;
+  const std::vector<GpuIdentity> ranks = identities(comm, device, deadline);
+  if (one_process(ranks)) return make_process_window(comm, bytes, device, faults, deadline);
+  require_processes_with_gpus(ranks);
+  return make_nccl_window(comm, bytes, device, faults, deadline);
 }
 
 }  // namespace rowband::cuda

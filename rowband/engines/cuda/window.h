@@ -33,10 +33,11 @@ class Window {
 // Collective; all ranks get a window, or all the same error with each failing rank's reason:
 // Error(kOutOfMemory) where the memory is not there, Error(kUnavailable) where a rank cannot reach
 // a peer's. `bytes` is the same on all ranks; `device` is this rank's and the current one. When it
-// returns, this rank's part is zero and the peers may write it.
+// returns, this rank's part is zero and the peers may write it. `comm` must outlive the window.
 //
-// The ranks are threads of one process, on one GPU or several, whose memory the peers' GPUs reach
-// by peer access.
+// Ranks that are threads of one process, on one GPU or several, reach each other's memory by peer
+// access; ranks that are each a process of its own, one per GPU, by NCCL (nccl_window.h). A
+// mixture, and processes that share a GPU, are Error(kUnavailable).
 std::unique_ptr<Window> make_window(Communicator& comm, std::size_t bytes, int device,
                                     const FaultHooks* faults, Deadline deadline);
 

@@ -1,0 +1,289 @@
+#include "rowband/comm/nccl_comm.h"
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "rowband/base/cuda/device_memory.h"
+#include "rowband/base/cuda/launch_check.h"
+#include "rowband/base/fail.h"
+#include "rowband/comm/communicator.h"
+#include "rowband/comm/nccl_control.h"
+#include "rowband/comm/nccl_library.h"
+
+namespace rowband::comm {
+namespace {
+
+using Clock = Deadline::Clock;
+
+// How often the watch looks at the peers and at NCCL.
+constexpr std::chrono::milliseconds kBetweenLooks{20};
+// What a peer queued before it ended still arrives; it is lost when that takes longer.
+constexpr std::chrono::seconds kGraceAfterDeath{1};
+// By then an aborted kernel has left its stream.
+constexpr std::chrono::seconds kGraceAfterAbort{5};
+// A wait yields for the time that short collectives take, then sleeps between polls.
+constexpr std::chrono::milliseconds kYieldFor{2};
+constexpr std::chrono::microseconds kSleep{50};
+
+struct DestroyEvent {
+  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+};
+
+class QueuedNcclComm final : public NcclComm {
+ public:
+  QueuedNcclComm(std::unique_ptr<NcclControl> control, std::chrono::nanoseconds budget,
+                 Deadline deadline);
+  ~QueuedNcclComm() override;
+
+  const NcclRank& rank() const override { return control_->rank(); }
+  void all_reduce(Bf16* data, std::int64_t count, CUstream_st* stream) override;
+  void all_gather(const void* send, void* recv, std::size_t bytes, CUstream_st* stream) override;
+  void wait(CUstream_st* stream, std::string_view what, Deadline deadline) override;
+  std::string failure() const override;
+
+ private:
+  template <typename Call>
+  void queue(const char* what, CUstream_st* stream, const Call& call);
+  void require_healthy() const;
+  void connect(Deadline deadline);
+  void note_queued(CUstream_st* stream);
+  void watch(const std::stop_token& stop);
+  std::optional<Error> reason_to_give_up(std::optional<Clock::time_point>& death_seen) const;
+  void give_up(const Error& reason);
+  void let_go(decltype(&::ncclCommDestroy) how) const;
+
+  const std::unique_ptr<NcclControl> control_;
+  const std::chrono::nanoseconds budget_;
+  ncclComm_t comm_ = nullptr;
+  std::unique_ptr<CUevent_st, DestroyEvent> last_;  // recorded behind the last call
+  std::atomic<bool> captured_ = false;              // a graph holds a call
+
+  mutable std::mutex mutex_;  // of what follows
+  std::condition_variable_any stopped_;
+  std::optional<Error> failure_;
+  std::optional<Clock::time_point> queued_;   // when the last call was, that no graph took
+  std::optional<Clock::time_point> entered_;  // a call into NCCL that has not returned
+  std::jthread watch_;
+};
+
+// The communicator of the collectives is one whose calls queue in the caller's thread, in about 10
+// us; where NCCL returns at once it starts a thread per call, which takes 100 us and more. It is
+// split off the one with bounded waits.
+QueuedNcclComm::QueuedNcclComm(std::unique_ptr<NcclControl> control,
+                               std::chrono::nanoseconds budget, Deadline deadline)
+    : control_(std::move(control)), budget_(budget) {
+  const cuda::DeviceScope scope(rank().device);
+  cudaEvent_t event = nullptr;
+  cuda::check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+  last_.reset(event);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  const ncclResult_t result =
+      nccl().ncclCommSplit(control_->get(), 0, rank().rank, &comm_, &config);
+  control_->settle(result, "making NCCL's communicator", deadline);
+  watch_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+  try {
+    connect(deadline);
+  } catch (const Error& error) {
+    give_up(error);
+    throw;
+  }
+}
+
+QueuedNcclComm::~QueuedNcclComm() {
+  watch_ = std::jthread();
+  if (!failure_) let_go(nccl().ncclCommDestroy);
+}
+
+// NCCL waits here for the end of every graph that captured a call; nobody else should.
+void QueuedNcclComm::let_go(decltype(&::ncclCommDestroy) how) const {
+  const auto end = [how, comm = comm_, device = rank().device] {
+    const cuda::DeviceScope scope(device);
+    how(comm);
+  };
+  if (captured_) {
+    std::thread(end).detach();
+  } else {
+    end();
+  }
+}
+
+// NCCL connects the ranks in the first call of a kind: now, when they are known to be here.
+void QueuedNcclComm::connect(Deadline deadline) {
+  cudaStream_t made = nullptr;
+  cuda::check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "making a stream");
+  const std::unique_ptr<CUstream_st, cuda::DestroyStream> stream(made);
+  constexpr std::int64_t kSmall = 8, kLarge = 1 << 20;
+  const cuda::DeviceMemory zeros = cuda::allocate_device(kLarge * sizeof(Bf16));
+  cuda::check(cudaDeviceSynchronize(), "clearing device memory");
+  for (const std::int64_t count : {kSmall, kLarge}) {
+    all_reduce(static_cast<Bf16*>(zeros.get()), count, made);
+    wait(made, "connecting the ranks", deadline);
+  }
+}
+
+void QueuedNcclComm::require_healthy() const {
+  if (failure_) throw Error(*failure_);
+}
+
+template <typename Call>
+void QueuedNcclComm::queue(const char* what, CUstream_st* stream, const Call& call) {
+  const cuda::DeviceScope scope(rank().device);
+  {
+    const std::lock_guard lock(mutex_);
+    require_healthy();
+    entered_ = Clock::now();
+  }
+  const ncclResult_t result = call();
+  {
+    const std::lock_guard lock(mutex_);
+    entered_.reset();
+    require_healthy();
+  }
+  if (result != ncclSuccess) {
+    try {
+      nccl_check(result, what);
+    } catch (const Error& error) {
+      give_up(error);
+      throw;
+    }
+  }
+  note_queued(stream);
+}
+
+void QueuedNcclComm::note_queued(CUstream_st* stream) {
+  cudaStreamCaptureStatus captured = cudaStreamCaptureStatusNone;
+  cuda::check(cudaStreamIsCapturing(stream, &captured), "asking whether a stream is captured");
+  if (captured != cudaStreamCaptureStatusNone) {
+    captured_ = true;
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  cuda::check(cudaEventRecord(last_.get(), stream), "recording an event");
+  queued_ = Clock::now();
+}
+
+void QueuedNcclComm::all_reduce(Bf16* data, std::int64_t count, CUstream_st* stream) {
+  queue("ncclAllReduce", stream, [&] {
+    return nccl().ncclAllReduce(data, data, static_cast<std::size_t>(count), ncclBfloat16, ncclSum,
+                                comm_, stream);
+  });
+}
+
+void QueuedNcclComm::all_gather(const void* send, void* recv, std::size_t bytes,
+                                CUstream_st* stream) {
+  queue("ncclAllGather", stream,
+        [&] { return nccl().ncclAllGather(send, recv, bytes, ncclInt8, comm_, stream); });
+}
+
+void QueuedNcclComm::wait(CUstream_st* stream, std::string_view what, Deadline deadline) {
+  const cuda::DeviceScope scope(rank().device);
+  const auto started = Clock::now();
+  cudaError_t state = cudaSuccess;
+  while ((state = cudaStreamQuery(stream)) == cudaErrorNotReady) {
+    const auto now = Clock::now();
+    if (now >= deadline.at()) {
+      give_up(
+          Error(ErrorCode::kDeadline, fmt::format("{}: rank {} waited {:.3g} s for its peers", what,
+                                                  rank().rank, deadline.budget_seconds())));
+      if (now >= deadline.at() + kGraceAfterAbort) break;
+    }
+    if (now - started < kYieldFor) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kSleep);
+    }
+  }
+  if (state != cudaErrorNotReady) cuda::check(state, std::string(what));
+  const std::lock_guard lock(mutex_);
+  require_healthy();
+}
+
+std::string QueuedNcclComm::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_ ? failure_->what() : "";
+}
+
+// Ends the kernels that wait, so that streams go on. The first reason stays.
+void QueuedNcclComm::give_up(const Error& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    failure_ = reason;
+  }
+  let_go(nccl().ncclCommAbort);
+}
+
+// With the mutex held.
+std::optional<Error> QueuedNcclComm::reason_to_give_up(
+    std::optional<Clock::time_point>& death_seen) const {
+  const auto now = Clock::now();
+  ncclResult_t state = ncclSuccess;
+  if (!entered_ && nccl().ncclCommGetAsyncError(comm_, &state) == ncclSuccess &&
+      state != ncclSuccess && state != ncclInProgress) {
+    return Error(state == ncclRemoteError ? ErrorCode::kPeerLost : ErrorCode::kUnavailable,
+                 fmt::format("NCCL: {}", nccl().ncclGetErrorString(state)));
+  }
+  if (const int lost = first_lost(rank()); lost >= 0) {
+    if (!death_seen) death_seen = now;
+    if (now - *death_seen > kGraceAfterDeath) {
+      return Error(ErrorCode::kPeerLost, fmt::format("NCCL: rank {} is gone", lost));
+    }
+  }
+  const bool late =
+      (entered_ && now - *entered_ > budget_) ||
+      (queued_ && now - *queued_ > budget_ && cudaEventQuery(last_.get()) == cudaErrorNotReady);
+  if (!late) return std::nullopt;
+  return Error(ErrorCode::kDeadline,
+               fmt::format("NCCL: rank {} waited {:.3g} s for its peers", rank().rank,
+                           std::chrono::duration<double>(budget_).count()));
+}
+
+void QueuedNcclComm::watch(const std::stop_token& stop) {
+  const cuda::DeviceScope scope(rank().device);
+  // Asking for an event here must not break a capture in another thread.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  std::optional<Clock::time_point> death_seen;
+  std::unique_lock lock(mutex_);
+  while (!failure_) {
+    stopped_.wait_for(lock, stop, kBetweenLooks, [] { return false; });
+    if (stop.stop_requested()) return;
+    if (const auto reason = reason_to_give_up(death_seen)) {
+      lock.unlock();
+      return give_up(*reason);
+    }
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<NcclComm> make_nccl_comm(const NcclId& id, NcclRank rank,
+                                         std::chrono::nanoseconds budget, Deadline deadline) {
+  auto control = std::make_unique<NcclControl>(id, std::move(rank), deadline);
+  return std::make_unique<QueuedNcclComm>(std::move(control), budget, deadline);
+}
+
+std::unique_ptr<NcclComm> make_nccl_comm(Communicator& comm, int device,
+                                         std::chrono::nanoseconds budget, Deadline deadline) {
+  auto control = NcclControl::over(comm, device, deadline);
+  std::unique_ptr<NcclComm> made;
+  std::string failure;
+  ErrorCode code = ErrorCode::kUnavailable;
+  try {
+    made = std::make_unique<QueuedNcclComm>(std::move(control), budget, deadline);
+  } catch (const Error& error) {
+    failure = error.what();
+    code = error.code();
+  }
+  agree_on_success(comm, "NCCL", failure, code, deadline);
+  return made;
+}
+
+}  // namespace rowband::comm

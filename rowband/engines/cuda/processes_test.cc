@@ -1,0 +1,195 @@
+// The fused op of ranks that are processes, one per GPU, over NCCL's windows; and who is refused.
+// Skipped, with a message, without GPUs. scripts/test-gpu runs these.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "rowband/base/cuda/launch_check.h"
+#include "rowband/comm/conformance.h"
+#include "rowband/comm/gpu_test_support.h"
+#include "rowband/comm/nccl.h"
+#include "rowband/engines/cuda/testing.h"
+#include "rowband/engines/cuda/window.h"
+#include "rowband/engines/fault_hooks.h"
+
+namespace rowband::cuda {
+namespace {
+
+using comm::expect_all_fine;
+using comm::run_gpu_ranks;
+using comm::conformance::expect_error;
+using comm::conformance::soon;
+using testing::HasSubstr;
+using namespace std::chrono_literals;
+
+void require(bool condition, const std::string& what) {
+  if (!condition) fail(ErrorCode::kCorrupted, "{}", what);
+}
+
+std::shared_ptr<Engine> engine_on(int device, int device_ranks = 1) {
+  EngineOptions options;
+  options.device = device;
+  options.device_ranks = device_ranks;
+  return make_cuda_engine(options);
+}
+
+GemmAllReduceOptions quick_options() {
+  GemmAllReduceOptions options = exact_options(1300, 264, 128);
+  options.deadline = 20s;
+  return options;
+}
+
+void run_calls(Communicator& comm, Engine& engine, GemmAllReduce& op, int calls) {
+  const OnDevice<ExactWeight> w(engine, ExactWeight(264, 128));
+  constexpr std::int64_t kRows[] = {1300, 1, 300, 0, 257};
+  for (int call = 1; call <= calls; ++call) {
+    run_exact_on_gpu(comm, engine, op, w, kRows[call % 5], call);
+  }
+}
+
+// A whole op on `device`: made, called, destroyed.
+void exercise(Communicator& comm, int device, int calls) {
+  const auto engine = engine_on(device);
+  const auto op = GemmAllReduce::create(comm, engine, quick_options());
+  run_calls(comm, *engine, *op, calls);
+  comm.barrier(soon());
+}
+
+TEST(CudaProcesses, B05_R01_ExactFromTheFirstActOn) {
+  ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
+  expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
+    exercise(*make_callback_communicator(callbacks), callbacks.rank, 500);
+  }));
+}
+
+TEST(CudaProcesses, ExactThroughTheNcclCommunicator) {
+  ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
+  expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
+    const auto bootstrap = make_callback_communicator(callbacks);
+    exercise(*make_nccl_communicator(*bootstrap, callbacks.rank), callbacks.rank, 100);
+  }));
+}
+
+TEST(CudaProcesses, P05_EachRankSeesOnlyItsOwnGpuAsTheFirst) {
+  ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
+  expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
+    setenv("CUDA_VISIBLE_DEVICES", std::to_string(callbacks.rank).c_str(), 1);
+    exercise(*make_callback_communicator(callbacks), 0, 50);
+  }));
+}
+
+TEST(CudaProcesses, B05_ARegistrationWithoutAWindowFailsAtConstructionInWords) {
+  ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
+  expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
+    const auto comm = make_callback_communicator(callbacks);
+    const auto engine = engine_on(callbacks.rank);
+    GemmAllReduceOptions options = quick_options();
+    auto faults = std::make_shared<FaultHooks>();
+    faults->register_null_window = callbacks.rank == 1;
+    options.faults = faults;
+    expect_error(ErrorCode::kUnavailable,
+                 {"rank 1: NCCL's window failed", "ncclCommWindowRegister", "no window"},
+                 [&] { GemmAllReduce::create(*comm, engine, options); });
+    const auto op = GemmAllReduce::create(*comm, engine, quick_options());
+    run_calls(*comm, *engine, *op, 20);
+    comm->barrier(soon());
+  }));
+}
+
+TEST(CudaProcesses, D01_O01_NoMemoryOnOneRankIsAnErrorOnBothAndTheNextOpWorks) {
+  ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
+  expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
+    const auto comm = make_callback_communicator(callbacks);
+    const auto engine = engine_on(callbacks.rank);
+    GemmAllReduceOptions options = quick_options();
+    auto faults = std::make_shared<FaultHooks>();
+    faults->fail_window_allocation = callbacks.rank == 1;
+    options.faults = faults;
+    expect_error(ErrorCode::kOutOfMemory, {"rank 1: the symmetric window on the GPU failed"},
+                 [&] { GemmAllReduce::create(*comm, engine, options); });
+    const auto op = GemmAllReduce::create(*comm, engine, quick_options());
+    run_calls(*comm, *engine, *op, 20);
+    comm->barrier(soon());
+  }));
+}
+
+TEST(CudaProcesses, ProcessesThatShareAGpuAreRefusedInWords) {
+  ROWBAND_NEEDS_GPUS_OF_CHILDREN(1);
+  expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
+    const auto comm = make_callback_communicator(callbacks);
+    const auto engine = engine_on(0, 2);
+    expect_error(ErrorCode::kUnavailable, {"ranks 0 and 1 are different processes on one GPU"},
+                 [&] { GemmAllReduce::create(*comm, engine, quick_options()); });
+  }));
+}
+
+TEST(CudaProcesses, AMixtureOfThreadsAndProcessesIsRefusedInWords) {
+  ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
+  expect_all_fine(run_gpu_ranks(4, 2, [](const CommunicatorCallbacks& callbacks) {
+    const auto comm = make_callback_communicator(callbacks);
+    const auto engine = engine_on(callbacks.rank / 2, 2);
+    expect_error(ErrorCode::kUnavailable, {"ranks 0 and 1 are threads of one process"},
+                 [&] { GemmAllReduce::create(*comm, engine, quick_options()); });
+  }));
+}
+
+TEST(CudaProcesses, D06_AKilledPeerIsAnErrorWithinTheDeadlineAndTheGpuLivesOn) {
+  ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
+  const auto outcomes = run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
+    const auto comm = make_callback_communicator(callbacks);
+    const auto engine = engine_on(callbacks.rank);
+    GemmAllReduceOptions options = quick_options();
+    options.deadline = 2s;
+    auto op = GemmAllReduce::create(*comm, engine, options);
+    run_calls(*comm, *engine, *op, 5);
+    comm->barrier(soon());
+    if (callbacks.rank == 1) raise(SIGKILL);
+    std::string reason;
+    try {
+      run_calls(*comm, *engine, *op, 1);
+    } catch (const std::exception& error) {
+      reason = error.what();
+    }
+    require(reason.find("rank 1") != std::string::npos, "got '" + reason + "'");
+    op->close();
+    const auto alone = make_thread_communicators(1);
+    exercise(*alone[0], 0, 20);
+  });
+  EXPECT_EQ(outcomes[0], "");
+  EXPECT_EQ(outcomes[1], "signal 9");
+}
+
+TEST(CudaProcesses, L05_TwoOpsInOneProcessTakeTurnsOnOneWindowEach) {
+  ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
+  expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
+    const auto comm = make_callback_communicator(callbacks);
+    const auto engine = engine_on(callbacks.rank);
+    const auto one = GemmAllReduce::create(*comm, engine, quick_options());
+    const auto two = GemmAllReduce::create(*comm, engine, quick_options());
+    const OnDevice<ExactWeight> w(*engine, ExactWeight(264, 128));
+    for (int call = 1; call <= 300; ++call) {
+      run_exact_on_gpu(*comm, *engine, call % 2 == 0 ? *one : *two, w, 1 + call % 700, call);
+    }
+    comm->barrier(soon());
+  }));
+}
+
+TEST(CudaProcesses, L07_WindowsGiveTheirMemoryBack) {
+  ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
+  expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
+    const auto comm = make_callback_communicator(callbacks);
+    check(cudaSetDevice(callbacks.rank), "choosing a device");
+    std::size_t before = 0, after = 0, total = 0;
+    for (int round = 0; round < 12; ++round) {
+      make_window(*comm, 256u << 20, callbacks.rank, nullptr, soon());
+      comm->barrier(soon());
+      check(cudaMemGetInfo(round == 2 ? &before : &after, &total), "asking for memory");
+    }
+    require(before < after + (8 << 20), fmt::format("{} bytes free, then {}", before, after));
+  }));
+}
+
+}  // namespace
+}  // namespace rowband::cuda
