@@ -41,7 +41,7 @@ class Staging {
     for (std::size_t done = 0; done < bytes; done += kPieceBytes) {
       const std::size_t piece = std::min(kPieceBytes, bytes - done);
       up(static_cast<const std::byte*>(send) + done, piece);
-      nccl_->all_gather(send_.get(), recv_.get(), piece, stream_.get());
+      nccl_->all_gather(send_.get(), recv_.get(), piece, deadline, stream_.get());
       down(recv_.get(), piece * size_, "all_gather", deadline);
       for (std::size_t rank = 0; rank < size_; ++rank) {
         std::memcpy(static_cast<std::byte*>(recv) + rank * bytes + done,
@@ -57,7 +57,7 @@ class Staging {
       const std::size_t piece = std::min(kPieceBytes, all - done);
       up(bytes + done, piece);
       nccl_->all_reduce(static_cast<Bf16*>(send_.get()),
-                        static_cast<std::int64_t>(piece / sizeof(Bf16)), stream_.get());
+                        static_cast<std::int64_t>(piece / sizeof(Bf16)), deadline, stream_.get());
       down(send_.get(), piece, "all_reduce", deadline);
       std::memcpy(bytes + done, host_.get(), piece);
     }
@@ -130,8 +130,7 @@ std::unique_ptr<Communicator> make_nccl_communicator(const NcclId& id, int rank,
     const Communicator* inner = *published;
     return inner == nullptr || inner->peer_alive(peer);
   };
-  auto nccl = comm::make_nccl_comm(id, NcclRank{rank, size, device, peer_alive}, kDefaultDeadline,
-                                   deadline);
+  auto nccl = comm::make_nccl_comm(id, NcclRank{rank, size, device, peer_alive}, deadline);
   const auto staging = std::make_shared<Staging>(std::move(nccl), device, size);
   CommunicatorCallbacks callbacks;
   callbacks.rank = rank;

@@ -30,12 +30,11 @@ NcclId agree_on_nccl_id(Communicator&, int, Deadline) {
   fail(ErrorCode::kUnavailable, "{}", why_no_nccl());
 }
 
-std::unique_ptr<NcclComm> make_nccl_comm(const NcclId&, NcclRank, std::chrono::nanoseconds,
-                                         Deadline) {
+std::unique_ptr<NcclComm> make_nccl_comm(const NcclId&, NcclRank, Deadline) {
   fail(ErrorCode::kUnavailable, "{}", why_no_nccl());
 }
 
-std::unique_ptr<NcclComm> make_nccl_comm(Communicator&, int, std::chrono::nanoseconds, Deadline) {
+std::unique_ptr<NcclComm> make_nccl_comm(Communicator&, int, Deadline) {
   fail(ErrorCode::kUnavailable, "{}", why_no_nccl());
 }
 

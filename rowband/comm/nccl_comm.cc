@@ -37,29 +37,29 @@ struct DestroyEvent {
 
 class QueuedNcclComm final : public NcclComm {
  public:
-  QueuedNcclComm(std::unique_ptr<NcclControl> control, std::chrono::nanoseconds budget,
-                 Deadline deadline);
+  QueuedNcclComm(std::unique_ptr<NcclControl> control, Deadline deadline);
   ~QueuedNcclComm() override;
 
   const NcclRank& rank() const override { return control_->rank(); }
-  void all_reduce(Bf16* data, std::int64_t count, CUstream_st* stream) override;
-  void all_gather(const void* send, void* recv, std::size_t bytes, CUstream_st* stream) override;
+  void all_reduce(Bf16* data, std::int64_t count, Deadline deadline, CUstream_st* stream) override;
+  void all_gather(const void* send, void* recv, std::size_t bytes, Deadline deadline,
+                  CUstream_st* stream) override;
   void wait(CUstream_st* stream, std::string_view what, Deadline deadline) override;
   std::string failure() const override;
 
  private:
   template <typename Call>
-  void queue(const char* what, CUstream_st* stream, const Call& call);
+  void queue(const char* what, Deadline deadline, CUstream_st* stream, const Call& call);
   void require_healthy() const;
   void connect(Deadline deadline);
-  void note_queued(CUstream_st* stream);
+  void note_queued(Deadline deadline, CUstream_st* stream);
   void watch(const std::stop_token& stop);
   std::optional<Error> reason_to_give_up(std::optional<Clock::time_point>& death_seen) const;
+  Error late(Deadline deadline) const;
   void give_up(const Error& reason);
   void let_go(decltype(&::ncclCommDestroy) how) const;
 
   const std::unique_ptr<NcclControl> control_;
-  const std::chrono::nanoseconds budget_;
   ncclComm_t comm_ = nullptr;
   std::unique_ptr<CUevent_st, DestroyEvent> last_;  // recorded behind the last call
   std::atomic<bool> captured_ = false;              // a graph holds a call
@@ -67,17 +67,16 @@ class QueuedNcclComm final : public NcclComm {
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable_any stopped_;
   std::optional<Error> failure_;
-  std::optional<Clock::time_point> queued_;   // when the last call was, that no graph took
-  std::optional<Clock::time_point> entered_;  // a call into NCCL that has not returned
+  std::optional<Deadline> queued_;   // of the last call that no graph took
+  std::optional<Deadline> entered_;  // of a call that is inside NCCL
   std::jthread watch_;
 };
 
 // The communicator of the collectives is one whose calls queue in the caller's thread, in about 10
 // us; where NCCL returns at once it starts a thread per call, which takes 100 us and more. It is
 // split off the one with bounded waits.
-QueuedNcclComm::QueuedNcclComm(std::unique_ptr<NcclControl> control,
-                               std::chrono::nanoseconds budget, Deadline deadline)
-    : control_(std::move(control)), budget_(budget) {
+QueuedNcclComm::QueuedNcclComm(std::unique_ptr<NcclControl> control, Deadline deadline)
+    : control_(std::move(control)) {
   const cuda::DeviceScope scope(rank().device);
   cudaEvent_t event = nullptr;
   cuda::check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
@@ -123,7 +122,7 @@ void QueuedNcclComm::connect(Deadline deadline) {
   const cuda::DeviceMemory zeros = cuda::allocate_device(kLarge * sizeof(Bf16));
   cuda::check(cudaDeviceSynchronize(), "clearing device memory");
   for (const std::int64_t count : {kSmall, kLarge}) {
-    all_reduce(static_cast<Bf16*>(zeros.get()), count, made);
+    all_reduce(static_cast<Bf16*>(zeros.get()), count, deadline, made);
     wait(made, "connecting the ranks", deadline);
   }
 }
@@ -133,12 +132,13 @@ void QueuedNcclComm::require_healthy() const {
 }
 
 template <typename Call>
-void QueuedNcclComm::queue(const char* what, CUstream_st* stream, const Call& call) {
+void QueuedNcclComm::queue(const char* what, Deadline deadline, CUstream_st* stream,
+                           const Call& call) {
   const cuda::DeviceScope scope(rank().device);
   {
     const std::lock_guard lock(mutex_);
     require_healthy();
-    entered_ = Clock::now();
+    entered_ = deadline;
   }
   const ncclResult_t result = call();
   {
@@ -154,10 +154,10 @@ void QueuedNcclComm::queue(const char* what, CUstream_st* stream, const Call& ca
       throw;
     }
   }
-  note_queued(stream);
+  note_queued(deadline, stream);
 }
 
-void QueuedNcclComm::note_queued(CUstream_st* stream) {
+void QueuedNcclComm::note_queued(Deadline deadline, CUstream_st* stream) {
   cudaStreamCaptureStatus captured = cudaStreamCaptureStatusNone;
   cuda::check(cudaStreamIsCapturing(stream, &captured), "asking whether a stream is captured");
   if (captured != cudaStreamCaptureStatusNone) {
@@ -166,19 +166,20 @@ void QueuedNcclComm::note_queued(CUstream_st* stream) {
   }
   const std::lock_guard lock(mutex_);
   cuda::check(cudaEventRecord(last_.get(), stream), "recording an event");
-  queued_ = Clock::now();
+  queued_ = deadline;
 }
 
-void QueuedNcclComm::all_reduce(Bf16* data, std::int64_t count, CUstream_st* stream) {
-  queue("ncclAllReduce", stream, [&] {
+void QueuedNcclComm::all_reduce(Bf16* data, std::int64_t count, Deadline deadline,
+                                CUstream_st* stream) {
+  queue("ncclAllReduce", deadline, stream, [&] {
     return nccl().ncclAllReduce(data, data, static_cast<std::size_t>(count), ncclBfloat16, ncclSum,
                                 comm_, stream);
   });
 }
 
-void QueuedNcclComm::all_gather(const void* send, void* recv, std::size_t bytes,
+void QueuedNcclComm::all_gather(const void* send, void* recv, std::size_t bytes, Deadline deadline,
                                 CUstream_st* stream) {
-  queue("ncclAllGather", stream,
+  queue("ncclAllGather", deadline, stream,
         [&] { return nccl().ncclAllGather(send, recv, bytes, ncclInt8, comm_, stream); });
 }
 
@@ -236,13 +237,16 @@ std::optional<Error> QueuedNcclComm::reason_to_give_up(
       return Error(ErrorCode::kPeerLost, fmt::format("NCCL: rank {} is gone", lost));
     }
   }
-  const bool late =
-      (entered_ && now - *entered_ > budget_) ||
-      (queued_ && now - *queued_ > budget_ && cudaEventQuery(last_.get()) == cudaErrorNotReady);
-  if (!late) return std::nullopt;
-  return Error(ErrorCode::kDeadline,
-               fmt::format("NCCL: rank {} waited {:.3g} s for its peers", rank().rank,
-                           std::chrono::duration<double>(budget_).count()));
+  if (entered_ && entered_->passed()) return late(*entered_);
+  if (queued_ && queued_->passed() && cudaEventQuery(last_.get()) == cudaErrorNotReady) {
+    return late(*queued_);
+  }
+  return std::nullopt;
+}
+
+Error QueuedNcclComm::late(Deadline deadline) const {
+  return Error(ErrorCode::kDeadline, fmt::format("NCCL: rank {} waited {:.3g} s for its peers",
+                                                 rank().rank, deadline.budget_seconds()));
 }
 
 void QueuedNcclComm::watch(const std::stop_token& stop) {
@@ -264,20 +268,18 @@ void QueuedNcclComm::watch(const std::stop_token& stop) {
 
 }  // namespace
 
-std::unique_ptr<NcclComm> make_nccl_comm(const NcclId& id, NcclRank rank,
-                                         std::chrono::nanoseconds budget, Deadline deadline) {
+std::unique_ptr<NcclComm> make_nccl_comm(const NcclId& id, NcclRank rank, Deadline deadline) {
   auto control = std::make_unique<NcclControl>(id, std::move(rank), deadline);
-  return std::make_unique<QueuedNcclComm>(std::move(control), budget, deadline);
+  return std::make_unique<QueuedNcclComm>(std::move(control), deadline);
 }
 
-std::unique_ptr<NcclComm> make_nccl_comm(Communicator& comm, int device,
-                                         std::chrono::nanoseconds budget, Deadline deadline) {
+std::unique_ptr<NcclComm> make_nccl_comm(Communicator& comm, int device, Deadline deadline) {
   auto control = NcclControl::over(comm, device, deadline);
   std::unique_ptr<NcclComm> made;
   std::string failure;
   ErrorCode code = ErrorCode::kUnavailable;
   try {
-    made = std::make_unique<QueuedNcclComm>(std::move(control), budget, deadline);
+    made = std::make_unique<QueuedNcclComm>(std::move(control), deadline);
   } catch (const Error& error) {
     failure = error.what();
     code = error.code();

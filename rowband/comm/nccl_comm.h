@@ -8,7 +8,6 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -62,11 +61,14 @@ class NcclComm {
   virtual const NcclRank& rank() const = 0;
 
   // In place, `count` bf16 of device memory, in NCCL's order of adds. Queued on `stream`, one call
-  // at a time. May be captured into a graph; a replay is bounded by the peers' lives alone.
-  virtual void all_reduce(Bf16* data, std::int64_t count, CUstream_st* stream) = 0;
+  // at a time; by the deadline the stream has passed it. May be captured into a graph; a replay is
+  // bounded by the peers' lives alone.
+  virtual void all_reduce(Bf16* data, std::int64_t count, Deadline deadline,
+                          CUstream_st* stream) = 0;
 
-  // Device memory; rank r's bytes land at r * bytes.
-  virtual void all_gather(const void* send, void* recv, std::size_t bytes, CUstream_st* stream) = 0;
+  // Device memory; rank r's bytes land at r * bytes. Otherwise as all_reduce.
+  virtual void all_gather(const void* send, void* recv, std::size_t bytes, Deadline deadline,
+                          CUstream_st* stream) = 0;
 
   // Until `stream` has passed what was queued. Throws what failure() says or, past the deadline,
   // Error(kDeadline) with `what`.
@@ -79,12 +81,10 @@ class NcclComm {
 // Collective over the ranks that were told `id`. Throws Error(kUnavailable) with NCCL's words,
 // Error(kPeerLost) or Error(kDeadline); the peers of a rank that threw fail too, at the latest at
 // their deadline.
-std::unique_ptr<NcclComm> make_nccl_comm(const NcclId& id, NcclRank rank,
-                                         std::chrono::nanoseconds budget, Deadline deadline);
+std::unique_ptr<NcclComm> make_nccl_comm(const NcclId& id, NcclRank rank, Deadline deadline);
 
 // Collective over `comm`, which must outlive it: all ranks get one, or all the same error with each
 // failing rank's reason, as agree_on_nccl_id.
-std::unique_ptr<NcclComm> make_nccl_comm(Communicator& comm, int device,
-                                         std::chrono::nanoseconds budget, Deadline deadline);
+std::unique_ptr<NcclComm> make_nccl_comm(Communicator& comm, int device, Deadline deadline);
 
 }  // namespace rowband::comm

@@ -165,12 +165,12 @@ class DeviceVector {
 
 // body(comm, rank's stream) on two ranks with a GPU each.
 RankOutcomes with_nccl(
-    int per_process, std::chrono::nanoseconds budget,
+    int per_process,
     const std::function<void(Communicator&, std::unique_ptr<NcclComm>, cudaStream_t)>& body) {
   return run_gpu_ranks(2, per_process, [&](const CommunicatorCallbacks& callbacks) {
     const auto comm = make_callback_communicator(callbacks);
     cuda::check(cudaSetDevice(callbacks.rank), "choosing a device");
-    auto nccl = make_nccl_comm(*comm, callbacks.rank, budget, soon());
+    auto nccl = make_nccl_comm(*comm, callbacks.rank, soon());
     cudaStream_t stream = nullptr;
     cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
     body(*comm, std::move(nccl), stream);
@@ -185,18 +185,18 @@ TEST(CudaNccl, SumsDeviceMemoryOnAStreamAndInAGraph) {
     const auto mode =
         per_process == 1 ? cudaStreamCaptureModeGlobal : cudaStreamCaptureModeThreadLocal;
     expect_all_fine(
-        with_nccl(per_process, 60s, [mode](Communicator& comm, auto nccl, cudaStream_t stream) {
+        with_nccl(per_process, [mode](Communicator& comm, auto nccl, cudaStream_t stream) {
           const DeviceVector x(stream);
           for (int call = 0; call < 20; ++call) {
             x.fill(static_cast<float>(1 + comm.rank() + call));
-            nccl->all_reduce(x.data(), kCount, stream);
+            nccl->all_reduce(x.data(), kCount, soon(), stream);
             nccl->wait(stream, "the sum", soon());
             x.require_all(static_cast<float>(3 + 2 * call));
           }
           cudaGraph_t graph;
           cudaGraphExec_t replay;
           cuda::check(cudaStreamBeginCapture(stream, mode), "capturing");
-          nccl->all_reduce(x.data(), kCount, stream);
+          nccl->all_reduce(x.data(), kCount, soon(), stream);
           // The watch looks at its event meanwhile.
           std::this_thread::sleep_for(100ms);
           cuda::check(cudaStreamEndCapture(stream, &graph), "capturing");
@@ -216,28 +216,28 @@ TEST(CudaNccl, SumsDeviceMemoryOnAStreamAndInAGraph) {
   }
 }
 
-TEST(CudaNccl, D06_AQueuedSumEndsWithItsBudgetWhenThePeerIsSilent) {
+TEST(CudaNccl, D06_AQueuedSumEndsWithItsDeadlineWhenThePeerIsSilent) {
   ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
-  expect_all_fine(with_nccl(1, 1s, [](Communicator& comm, auto nccl, cudaStream_t stream) {
+  expect_all_fine(with_nccl(1, [](Communicator& comm, auto nccl, cudaStream_t stream) {
     const DeviceVector x(stream);
     if (comm.rank() == 0) {
-      nccl->all_reduce(x.data(), kCount, stream);
+      nccl->all_reduce(x.data(), kCount, Deadline::after(1s), stream);
       // A caller that only synchronises does not hang either.
       cuda::check(cudaStreamSynchronize(stream), "waiting");
       require(nccl->failure().find("waited 1 s") != std::string::npos, nccl->failure());
       expect_error(ErrorCode::kDeadline, {"waited 1 s"},
-                   [&] { nccl->all_reduce(x.data(), kCount, stream); });
+                   [&] { nccl->all_reduce(x.data(), kCount, Deadline::after(1s), stream); });
     }
   }));
 }
 
 TEST(CudaNccl, D06_AQueuedSumEndsWithItsPeer) {
   ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
-  const auto outcomes = with_nccl(1, 60s, [](Communicator& comm, auto nccl, cudaStream_t stream) {
+  const auto outcomes = with_nccl(1, [](Communicator& comm, auto nccl, cudaStream_t stream) {
     const DeviceVector x(stream);
     comm.barrier(soon());
     if (comm.rank() == 1) raise(SIGKILL);
-    nccl->all_reduce(x.data(), kCount, stream);
+    nccl->all_reduce(x.data(), kCount, soon(), stream);
     cuda::check(cudaStreamSynchronize(stream), "waiting");
     require(nccl->failure().find("rank 1 is gone") != std::string::npos, nccl->failure());
     nccl.reset();

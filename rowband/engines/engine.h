@@ -82,8 +82,10 @@ class AllReduce {
  public:
   virtual ~AllReduce() = default;
   // Collective. Sums `count` bf16 values of every rank in place. Throws as
-  // Communicator::all_reduce.
+  // Communicator::all_reduce, or queues the sum on `stream`: then what it would throw shows in
+  // poison() once the stream has passed the call, and at the next call.
   virtual void run(Bf16* data, std::int64_t count, Deadline deadline, void* stream) = 0;
+  virtual std::string poison() const { return ""; }
   virtual std::string_view description() const = 0;  // who sums, for logs and reports
 };
 

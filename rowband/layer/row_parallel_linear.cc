@@ -254,7 +254,8 @@ Output RowParallelLinear::forward(const Bf16* x, std::int64_t rows, std::int64_t
 
 void RowParallelLinear::finish(void* stream) {
   engine_->synchronize(stream);
-  const std::string reason = op_ ? op_->poison() : "";
+  std::string reason = op_ ? op_->poison() : "";
+  if (reason.empty()) reason = all_reduce_->poison();
   if (!reason.empty()) fail(ErrorCode::kPoisoned, "a call failed: {}", reason);
 }
 

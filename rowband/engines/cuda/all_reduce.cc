@@ -2,21 +2,93 @@
 
 #include <fmt/format.h>
 
+#include <vector>
+
+#include "rowband/comm/gpu_identity.h"
+#include "rowband/comm/nccl_comm.h"
+
 namespace rowband::cuda {
+namespace {
 
-AllReduceThroughHost::AllReduceThroughHost(Communicator& comm, Engine& engine)
-    : comm_(comm),
-      engine_(engine),
-      description_(
-          fmt::format("all-reduce of the {} communicator, through the host", comm.kind())) {}
+class AllReduceThroughHost final : public AllReduce {
+ public:
+  AllReduceThroughHost(Communicator& comm, Engine& engine, const std::string& why)
+      : comm_(comm),
+        engine_(engine),
+        description_(fmt::format("all-reduce of the {} communicator, through the host: {}",
+                                 comm.kind(), why)) {}
 
-void AllReduceThroughHost::run(Bf16* data, std::int64_t count, Deadline deadline, void* stream) {
-  const auto size = static_cast<std::size_t>(count);
-  if (on_host_.size() < size) on_host_.resize(size);
-  engine_.download(on_host_.data(), data, size * sizeof(Bf16), stream);
-  comm_.all_reduce(on_host_.data(), count, deadline);
-  engine_.copy(data, on_host_.data(), size * sizeof(Bf16), stream);
-  engine_.synchronize(stream);
+  void run(Bf16* data, std::int64_t count, Deadline deadline, void* stream) override {
+    const auto size = static_cast<std::size_t>(count);
+    if (on_host_.size() < size) on_host_.resize(size);
+    engine_.download(on_host_.data(), data, size * sizeof(Bf16), stream);
+    comm_.all_reduce(on_host_.data(), count, deadline);
+    engine_.copy(data, on_host_.data(), size * sizeof(Bf16), stream);
+    engine_.synchronize(stream);
+  }
+  std::string_view description() const override { return description_; }
+
+ private:
+  Communicator& comm_;
+  Engine& engine_;
+  const std::string description_;
+  std::vector<Bf16> on_host_;
+};
+
+class NcclAllReduce final : public AllReduce {
+ public:
+  NcclAllReduce(std::unique_ptr<comm::NcclComm> nccl, Engine& engine, cudaStream_t own_stream)
+      : nccl_(std::move(nccl)),
+        engine_(engine),
+        own_stream_(own_stream),
+        description_(fmt::format("ncclAllReduce of NCCL {}", comm::nccl_version())) {}
+  ~NcclAllReduce() override { engine_.finish(); }  // of no stream is known that it has passed
+
+  void run(Bf16* data, std::int64_t count, Deadline deadline, void* stream) override {
+    nccl_->all_reduce(data, count, deadline,
+                      stream != nullptr ? static_cast<cudaStream_t>(stream) : own_stream_);
+  }
+  std::string poison() const override { return nccl_->failure(); }
+  std::string_view description() const override { return description_; }
+
+ private:
+  std::unique_ptr<comm::NcclComm> nccl_;
+  Engine& engine_;
+  const cudaStream_t own_stream_;
+  const std::string description_;
+};
+
+// What every rank tells, so that all choose alike.
+struct Told {
+  comm::GpuIdentity gpu;
+  bool has_nccl;
+};
+
+// "" or why NCCL cannot sum here.
+std::string why_through_host(const std::vector<Told>& ranks) {
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (!ranks[rank].has_nccl) return fmt::format("rank {} has no NCCL", rank);
+    for (std::size_t other = 0; other < rank; ++other) {
+      if (ranks[rank].gpu.same_gpu(ranks[other].gpu)) {
+        return fmt::format("ranks {} and {} share a GPU, and NCCL joins one rank per GPU", other,
+                           rank);
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+std::unique_ptr<AllReduce> make_all_reduce(Communicator& comm, Engine& engine, int device,
+                                           cudaStream_t own_stream, Deadline deadline) {
+  const Told own{comm::gpu_identity(device), comm::why_no_nccl().empty()};
+  std::vector<Told> all(static_cast<std::size_t>(comm.size()));
+  comm.all_gather(&own, all.data(), sizeof own, deadline);
+  const std::string why = why_through_host(all);
+  if (!why.empty()) return std::make_unique<AllReduceThroughHost>(comm, engine, why);
+  return std::make_unique<NcclAllReduce>(comm::make_nccl_comm(comm, device, deadline), engine,
+                                         own_stream);
 }
 
 }  // namespace rowband::cuda

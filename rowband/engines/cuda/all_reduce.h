@@ -1,26 +1,21 @@
 // The base path's all-reduce of bf16 device memory.
 #pragma once
 
-#include <vector>
+#include <cuda_runtime.h>
+
+#include <memory>
 
 #include "rowband/engines/engine.h"
 
 namespace rowband::cuda {
 
-// Copies to the host, sums there by the communicator, copies back: right for every group, also for
-// ranks that share a GPU, and slow. A call waits for its stream, so it can't be captured.
-class AllReduceThroughHost final : public AllReduce {
- public:
-  AllReduceThroughHost(Communicator& comm, Engine& engine);
-
-  void run(Bf16* data, std::int64_t count, Deadline deadline, void* stream) override;
-  std::string_view description() const override { return description_; }
-
- private:
-  Communicator& comm_;
-  Engine& engine_;
-  const std::string description_;
-  std::vector<Bf16> on_host_;
-};
+// Collective. ncclAllReduce on the call's stream, which returns at once and may be captured into a
+// graph, where every rank has NCCL and a GPU of its own. Else through the host, and description()
+// says why: copied there, summed by the communicator, copied back; right for every group, and slow,
+// and a call waits for its stream. `device` is this rank's GPU, `own_stream` takes the calls that
+// name none. Neither the engine nor the communicator may end before it. Throws alike on every rank
+// what comm::make_nccl_comm throws.
+std::unique_ptr<AllReduce> make_all_reduce(Communicator& comm, Engine& engine, int device,
+                                           cudaStream_t own_stream, Deadline deadline);
 
 }  // namespace rowband::cuda

@@ -111,8 +111,8 @@ class CudaEngine final : public Engine {
     launch_add_bias(out, rows, cols, bias, stream_of(stream));
   }
 
-  std::unique_ptr<AllReduce> make_all_reduce(Communicator& comm, Deadline) override {
-    return std::make_unique<AllReduceThroughHost>(comm, *this);
+  std::unique_ptr<AllReduce> make_all_reduce(Communicator& comm, Deadline deadline) override {
+    return cuda::make_all_reduce(comm, *this, device_, stream_.get(), deadline);
   }
 
   bool on_host() const override { return false; }
