@@ -1,5 +1,6 @@
 // The cuda engine: GPU ranks, Hopper (sm_90a). The ranks are threads of one process, on one GPU or
-// several; the gather wire is bf16 and the transport direct. What it does not serve it says.
+// several, or processes with a GPU each, which needs NCCL; the gather wire is bf16 and the
+// transport direct. What it does not serve it says.
 #pragma once
 
 #include <memory>
