@@ -7,6 +7,8 @@ find_package(CLI11 REQUIRED)
 find_package(hwy REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
+find_path(ROWBAND_ASIO_INCLUDE asio.hpp REQUIRED)
+mark_as_advanced(ROWBAND_ASIO_INCLUDE)
 
 # rowband_optional(VARIABLE PACKAGE TARGET): AUTO takes the package when it is there, ON insists.
 function(rowband_optional switch package target)

@@ -13,6 +13,7 @@ target_sources(rowband PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} F
   ${PROJECT_SOURCE_DIR}/rowband/comm/mpi.h
   ${PROJECT_SOURCE_DIR}/rowband/comm/nccl.h
   ${PROJECT_SOURCE_DIR}/rowband/comm/nccl_comm.h
+  ${PROJECT_SOURCE_DIR}/rowband/comm/tcp.h
   ${PROJECT_SOURCE_DIR}/rowband/comm/threads.h
   ${PROJECT_SOURCE_DIR}/rowband/engines/engine.h
   ${PROJECT_SOURCE_DIR}/rowband/io/checkpoint.h

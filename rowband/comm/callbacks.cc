@@ -70,7 +70,7 @@ class CallbackCommunicator final : public Communicator {
 
   int rank() const override { return callbacks_.rank; }
   int size() const override { return callbacks_.size; }
-  std::string_view kind() const override { return "callbacks"; }
+  std::string_view kind() const override { return callbacks_.kind; }
 
   void all_gather(const void* send, void* recv, std::size_t bytes, Deadline deadline) override;
   void all_reduce(Bf16* data, std::int64_t count, Deadline deadline) override;

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string_view>
 
 #include "rowband/comm/communicator.h"
 
@@ -19,6 +20,8 @@ struct CommunicatorCallbacks {
   // Collective in-place bf16 sum for the base path. Optional: without it, an all-reduce over shared
   // memory of this library is used.
   std::function<void(Bf16* data, std::int64_t count, Deadline deadline)> all_reduce;
+  // What the communicator says it is; must outlive it.
+  std::string_view kind = "callbacks";
 };
 
 // The ranks may be threads of one process or processes of one machine; both are found out. Between

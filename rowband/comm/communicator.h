@@ -36,7 +36,7 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string_view kind() const = 0;  // "threads", "mpi", "nccl", "callbacks"
+  virtual std::string_view kind() const = 0;  // "threads", "mpi", "nccl", "tcp", "callbacks"
 
   // recv holds size() * bytes; rank r's bytes land at r * bytes.
   virtual void all_gather(const void* send, void* recv, std::size_t bytes, Deadline deadline) = 0;

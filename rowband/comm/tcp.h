@@ -10,8 +10,8 @@
 namespace rowband {
 
 struct TcpRendezvous {
-  std::string host;   // where rank 0 listens: a name or an address of its machine
-  int port = 0;       // 1 to 65535
+  std::string host;  // where rank 0 listens: a name or an address of its machine
+  int port = 0;      // 1 to 65535
   int rank = 0;
   int size = 1;
   // Rank 0 alone: a descriptor that listens at host and port already, and is taken over; -1 makes
@@ -23,12 +23,11 @@ struct TcpRendezvous {
 // all_reduce and allocate_symmetric are those of callbacks.h, over shared memory of one machine. A
 // stranger at the port, or a rank of another job, is sent away and does no harm.
 //
-// Throws Error(kInvalidArgument) for values out of range; Error(kUnavailable) when the host's name is
-// unknown or rank 0 cannot listen there; Error(kDeadline) naming host, port and the ranks that did
-// not come (on rank 0) or the last attempt's error (on the others); Error(kPeerLost) when a rank's
-// connection ends.
-std::unique_ptr<Communicator> make_tcp_communicator(const TcpRendezvous& rendezvous,
-                                                    Deadline deadline =
-                                                        Deadline::after(kDefaultDeadline));
+// Throws Error(kInvalidArgument) for values out of range; Error(kUnavailable) when the host's name
+// is unknown or rank 0 cannot listen there; Error(kDeadline) naming host, port and the ranks that
+// did not come (on rank 0) or the last attempt's error (on the others); Error(kPeerLost) when a
+// rank's connection ends.
+std::unique_ptr<Communicator> make_tcp_communicator(
+    const TcpRendezvous& rendezvous, Deadline deadline = Deadline::after(kDefaultDeadline));
 
 }  // namespace rowband
