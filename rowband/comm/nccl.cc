@@ -146,6 +146,12 @@ std::unique_ptr<Communicator> make_nccl_communicator(const NcclId& id, int rank,
                                             make_callback_communicator(std::move(callbacks)));
 }
 
+std::unique_ptr<Communicator> make_nccl_communicator(const TcpRendezvous& rendezvous, int device,
+                                                     Deadline deadline) {
+  const auto bootstrap = make_tcp_communicator(rendezvous, deadline);
+  return make_nccl_communicator(*bootstrap, device, deadline);
+}
+
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator& bootstrap, int device,
                                                      Deadline deadline) {
   const NcclId id = comm::agree_on_nccl_id(bootstrap, device, deadline);

@@ -5,6 +5,7 @@
 
 #include "rowband/comm/communicator.h"
 #include "rowband/comm/nccl_comm.h"
+#include "rowband/comm/tcp.h"
 
 namespace rowband {
 
@@ -25,5 +26,11 @@ std::unique_ptr<Communicator> make_nccl_communicator(
 // From any other communicator, MPI's for example, which is not needed afterwards.
 std::unique_ptr<Communicator> make_nccl_communicator(
     Communicator& bootstrap, int device, Deadline deadline = Deadline::after(kDefaultDeadline));
+
+// From a host and a port, as torchrun tells its processes (torchrun_rendezvous; `device` is
+// LOCAL_RANK): rank 0's id goes round by TCP. Throws also what make_tcp_communicator throws.
+std::unique_ptr<Communicator> make_nccl_communicator(
+    const TcpRendezvous& rendezvous, int device,
+    Deadline deadline = Deadline::after(kDefaultDeadline));
 
 }  // namespace rowband

@@ -12,6 +12,10 @@ std::unique_ptr<Communicator> make_nccl_communicator(Communicator&, int, Deadlin
   fail(ErrorCode::kUnavailable, "{}", comm::why_no_nccl());
 }
 
+std::unique_ptr<Communicator> make_nccl_communicator(const TcpRendezvous&, int, Deadline) {
+  fail(ErrorCode::kUnavailable, "{}", comm::why_no_nccl());
+}
+
 }  // namespace rowband
 
 namespace rowband::comm {

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <thread>
@@ -65,6 +66,17 @@ TEST(CudaNccl, B05_FromABareIdAsTheFirstActOfAProcess) {
     const auto comm = make_nccl_communicator(ids[0], callbacks.rank, 2, callbacks.rank);
     conformance::check_all_reduce_exact(*comm, 5000);
     require(comm->peer_alive(1 - callbacks.rank), "the peer lives");
+  }));
+}
+
+TEST(CudaNccl, FromWhatTorchrunTells) {
+  ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
+  const int master_port = 20000 + getpid() % 10000;
+  expect_all_fine(run_gpu_ranks(2, 1, [=](const CommunicatorCallbacks& callbacks) {
+    const int rank = callbacks.rank;
+    const auto comm = make_nccl_communicator(torchrun_rendezvous(rank, 2, "127.0.0.1", master_port),
+                                             rank, soon());
+    conformance::check_all_reduce_exact(*comm, 5000);
   }));
 }
 

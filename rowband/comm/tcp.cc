@@ -6,6 +6,11 @@
 
 namespace rowband {
 
+TcpRendezvous torchrun_rendezvous(int rank, int world_size, const std::string& master_addr,
+                                  int master_port) {
+  return {master_addr, master_port + 1, rank, world_size};
+}
+
 std::unique_ptr<Communicator> make_tcp_communicator(const TcpRendezvous& rendezvous,
                                                     Deadline deadline) {
   if (rendezvous.size < 1 || rendezvous.rank < 0 || rendezvous.rank >= rendezvous.size) {

@@ -19,6 +19,11 @@ struct TcpRendezvous {
   int listener = -1;
 };
 
+// From what torchrun tells its processes in RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. The
+// store of torchrun itself listens at MASTER_PORT, so the ranks meet at the port after it.
+TcpRendezvous torchrun_rendezvous(int rank, int world_size, const std::string& master_addr,
+                                  int master_port);
+
 // Collective: rank 0 listens and the others come, in any order. Its all_gather goes through rank 0;
 // all_reduce and allocate_symmetric are those of callbacks.h, over shared memory of one machine. A
 // stranger at the port, or a rank of another job, is sent away and does no harm.

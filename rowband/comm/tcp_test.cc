@@ -111,6 +111,14 @@ TEST(Tcp, TakesOverADescriptorThatListens) {
   }));
 }
 
+TEST(Tcp, TorchrunsRanksMeetAtThePortAfterItsOwn) {
+  const TcpRendezvous rendezvous = torchrun_rendezvous(3, 8, "node7", 29500);
+  EXPECT_EQ(rendezvous.host, "node7");
+  EXPECT_EQ(rendezvous.port, 29501);
+  EXPECT_EQ(rendezvous.rank, 3);
+  EXPECT_EQ(rendezvous.size, 8);
+}
+
 TEST(Tcp, D06_RanksThatDoNotComeAreNamedWithHostAndPort) {
   const int port = free_port();
   expect_error(ErrorCode::kDeadline,
