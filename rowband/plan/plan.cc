@@ -11,6 +11,7 @@ namespace {
 constexpr std::int64_t kBf16Bytes = 2;
 constexpr std::int64_t kScaleBytes = 4;
 constexpr std::int64_t kRegionAlignment = 4096;
+constexpr std::int64_t kScaleRowAlignment = 64;
 constexpr int kMaxWorld = 64;
 constexpr int kMaxChunks = 64;
 constexpr int kMaxSlots = 8;
@@ -121,6 +122,11 @@ WindowLayout plan_window(const PlanSpec& spec, std::int64_t control_bytes) {
   layout.band_rows = ceil_div(ceil_div(spec.max_rows, spec.tile_rows), spec.world) * spec.tile_rows;
   layout.band_rows = std::min(layout.band_rows, spec.max_rows);
   layout.scales_per_row = spec.gather_scale == GatherScale::kPerRow ? 1 : scale_blocks(spec.cols);
+  // Whole boxes of rows, so that a tile's scales leave in one piece even from a short tile.
+  const std::int64_t scale_rows =
+      spec.block_major_scales ? round_up(spec.max_rows, kScaleRowAlignment) : spec.max_rows;
+  layout.scale_row_stride = spec.block_major_scales ? 1 : layout.scales_per_row;
+  layout.scale_block_stride = spec.block_major_scales ? scale_rows : 1;
 
   std::int64_t end = 0;
   const auto place = [&end](std::int64_t bytes) {
@@ -135,7 +141,7 @@ WindowLayout plan_window(const PlanSpec& spec, std::int64_t control_bytes) {
   layout.staging = place(spec.transport == Transport::kCopyEngine ? partials : 0);
   layout.output = place(spec.slots * spec.max_rows * spec.cols * kBf16Bytes);
   layout.gather_codes = place(fp8 ? spec.max_rows * spec.cols : 0);
-  layout.gather_scales = place(fp8 ? spec.max_rows * layout.scales_per_row * kScaleBytes : 0);
+  layout.gather_scales = place(fp8 ? scale_rows * layout.scales_per_row * kScaleBytes : 0);
   layout.bytes = end;
   return layout;
 }

@@ -42,6 +42,9 @@ struct PlanSpec {
   std::int64_t tile_rows = 256;
   std::int64_t min_tile_rows = 32;
   std::int64_t tile_cols = 256;
+  // fp8 wire: scales lie [block][row] in the window, so that a tile's are neighbours; else
+  // [row][block].
+  bool block_major_scales = false;
 };
 
 // "" when calls of this spec can be planned; otherwise why not, with the values that would be
@@ -56,8 +59,10 @@ struct WindowLayout {
   std::int64_t staging = 0;        // the same shape, by destination; empty under `direct`
   std::int64_t output = 0;         // [slots][max_rows][cols] bf16
   std::int64_t gather_codes = 0;   // fp8 wire: [max_rows][cols] e4m3; else empty
-  std::int64_t gather_scales = 0;  // fp8 wire: [max_rows][scales_per_row] fp32; else empty
+  std::int64_t gather_scales = 0;  // fp8 wire: fp32, one place for each row and block; else empty
   std::int64_t scales_per_row = 0;
+  std::int64_t scale_row_stride = 0;  // in scales
+  std::int64_t scale_block_stride = 0;
   std::int64_t bytes = 0;  // the whole part
 
   // Row `row_in_band` of the partial that `self` got from (in staging: keeps for) `peer`.

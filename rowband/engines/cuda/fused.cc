@@ -15,6 +15,7 @@ constexpr int kLegs = 2;
 struct Counters {
   std::uint64_t calls;
   std::uint32_t blocks_done;
+  std::uint32_t widened;
   Status status;
   // chunk_done[world][chunks] follows
 };
@@ -118,6 +119,7 @@ void point_to_counters(FusedArguments& a, void* counters) {
   auto* first = static_cast<Counters*>(counters);
   a.chunk_done = reinterpret_cast<std::uint32_t*>(first + 1);
   a.blocks_done = &first->blocks_done;
+  a.widened = &first->widened;
   a.calls = &first->calls;
   a.status = &first->status;
 }
@@ -153,18 +155,30 @@ std::int64_t CudaFused::output_slot() const {
 }
 
 void CudaFused::point_to_windows(FusedArguments& a, const CallPlan& plan) const {
+  std::byte* own = part(rank_);
+  a.codes = reinterpret_cast<const E4m3*>(own + layout_.gather_codes);
+  a.code_scales = reinterpret_cast<const float*>(own + layout_.gather_scales);
+  a.code_scale_rows = layout_.scale_block_stride;
+  a.output = reinterpret_cast<Bf16*>(own + output_slot());
   for (int peer = 0; peer < spec_.world; ++peer) {
     if (plan.rows() > 0) {
       a.output_at[peer] =
           map_bf16(part(peer) + output_slot(), plan.rows(), spec_.cols, spec_.cols, kPieceRows);
     }
     if (peer == rank_) continue;
+    if (a.fp8_wire && plan.rows() > 0) {
+      a.codes_at[peer] = map_e4m3(part(peer) + layout_.gather_codes, plan.rows(), spec_.cols,
+                                  spec_.cols, kPieceRows);
+      a.code_scales_at[peer] = reinterpret_cast<float*>(part(peer) + layout_.gather_scales);
+    }
     if (const Range band = plan.band(peer); band.size() > 0) {
       a.received_at[peer] = map_bf16(part(peer) + layout_.received_row(peer, rank_, 0), band.size(),
                                      spec_.cols, spec_.cols, kPieceRows);
     }
-    a.received[peer] =
-        reinterpret_cast<const Bf16*>(part(rank_) + layout_.received_row(rank_, peer, 0));
+    if (const Range band = plan.band(rank_); band.size() > 0) {
+      a.received[peer] = map_bf16(part(rank_) + layout_.received_row(rank_, peer, 0), band.size(),
+                                  spec_.cols, spec_.cols, kPieceRows);
+    }
     a.scatter_flags_at[peer] = flags(peer, 0, rank_);
     a.gather_flags_at[peer] = flags(peer, 1, rank_);
     a.card_at[peer] = cards(peer, rank_);
@@ -176,6 +190,7 @@ void CudaFused::point_to_windows(FusedArguments& a, const CallPlan& plan) const 
 
 FusedArguments CudaFused::arguments(const FusedCall& call, const CallPlan& plan) {
   FusedArguments a = call_arguments(call, plan, rank_, spec_.world);
+  a.fp8_wire = spec_.wire == Wire::kFp8 && spec_.world > 1;
   point_to_windows(a, plan);
   point_to_counters(a, counters_.get());
   a.host_status = static_cast<Status*>(host_status_.get());

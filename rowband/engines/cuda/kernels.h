@@ -44,11 +44,13 @@ struct FusedArguments {
   CUtensorMap x, w;                    // e4m3 [rows, depth], [cols, depth]
   CUtensorMap received_at[kMaxWorld];  // bf16: where this rank's partial of that peer's band goes
   CUtensorMap output_at[kMaxWorld];    // bf16 [rows, cols]: the output slot
+  CUtensorMap received[kMaxWorld];     // bf16: that peer's partial of the own band, here
+  CUtensorMap codes_at[kMaxWorld];     // fp8 wire: e4m3 [rows, cols], the finished rows
+  float* code_scales_at[kMaxWorld];    // fp8 wire: [blocks of cols][code_scale_rows]
   std::uint32_t* scatter_flags_at[kMaxWorld];  // [chunks]: this rank's, in that peer's window
   std::uint32_t* gather_flags_at[kMaxWorld];
   Card* card_at[kMaxWorld];
 
-  const Bf16* received[kMaxWorld];  // row 0 of the own band, by source
   const std::uint32_t* scatter_flags[kMaxWorld];
   const std::uint32_t* gather_flags[kMaxWorld];
   const Card* card[kMaxWorld];
@@ -59,6 +61,13 @@ struct FusedArguments {
   std::int64_t w_scale_row, w_scale_block;
   const Bf16* bias;  // [cols] or null
 
+  // fp8 wire: what the peers' finished rows are widened from and to.
+  const E4m3* codes;         // [rows, cols]
+  const float* code_scales;  // [blocks of cols][code_scale_rows]
+  std::int64_t code_scale_rows;
+  Bf16* output;  // [rows, cols]
+
+  std::uint32_t* widened;      // groups of rows taken for widening; zero between calls
   std::uint32_t* chunk_done;   // [world][chunks]: parts handed over; zero between calls
   std::uint32_t* blocks_done;  // zero between calls
   std::uint64_t* calls;        // finished; on the device, so that a graph does not freeze it
@@ -70,6 +79,7 @@ struct FusedArguments {
   BasicRange<std::int32_t> own_band;  // rows
   std::int64_t depth;
   std::int32_t rank, world;
+  bool fp8_wire;
 };
 
 // Prepares every kernel of this file for the current device, so that no launch loads code while a

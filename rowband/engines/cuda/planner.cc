@@ -15,12 +15,17 @@ class CudaPlanner final : public EnginePlanner {
   PlanSpec with_tiles(PlanSpec spec) const override {
     spec.tile_rows = spec.min_tile_rows = kTileRows;
     spec.tile_cols = kTileCols;
+    spec.block_major_scales = true;
     return spec;
   }
 
   std::string why_not_served(const PlanSpec& spec) const override {
-    if (spec.wire != Wire::kBf16)
-      return "the cuda engine gathers in bf16; wire fp8 is the host engine's";
+    if (spec.wire == Wire::kFp8 && spec.gather_scale != GatherScale::kPerRowBlock) {
+      return "gather scale row: the cuda engine encodes 128 columns at a time, scale block";
+    }
+    if (spec.wire == Wire::kFp8 && spec.cols % 16 != 0) {
+      return fmt::format("wire fp8 with N={}: the cuda engine wants a multiple of 16", spec.cols);
+    }
     if (spec.transport != Transport::kDirect) {
       return "the cuda engine's transport is direct; copy_engine is the host engine's";
     }

@@ -116,6 +116,13 @@ __device__ __forceinline__ void tensor_store(const CUtensorMap* map, std::uint32
       : "memory");
 }
 
+// `bytes` (a multiple of 16) in a row.
+__device__ __forceinline__ void bulk_store(void* to, std::uint32_t from, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+               "r"(bytes)
+               : "memory");
+}
+
 __device__ __forceinline__ void store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
@@ -201,18 +208,72 @@ __device__ __forceinline__ void store_matrices(std::uint32_t to, std::uint32_t a
                : "memory");
 }
 
-// Volatile, so that it is issued where it stands: a load moved down to its use costs its latency.
-__device__ __forceinline__ float load_early(const float* p) {
+__device__ __forceinline__ void store_two_matrices(std::uint32_t to, std::uint32_t a,
+                                                   std::uint32_t b) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b)
+               : "memory");
+}
+
+__device__ __forceinline__ void load_matrices(std::uint32_t from, std::uint32_t& a,
+                                              std::uint32_t& b, std::uint32_t& c,
+                                              std::uint32_t& d) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+               : "r"(from)
+               : "memory");
+}
+
+__device__ __forceinline__ void store_shared(std::uint32_t to, int4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
+               : "memory");
+}
+
+__device__ __forceinline__ int4 load_shared(std::uint32_t from) {
+  int4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
+
+__device__ __forceinline__ float load_shared_float(std::uint32_t from) {
   float value;
-  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(value) : "l"(p));
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
   return value;
 }
 
+// Four bytes from global to shared memory, asynchronously.
+__device__ __forceinline__ void copy_word(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Until at most `pending` groups of this thread's copies are on their way.
+template <int pending>
+__device__ __forceinline__ void copy_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
+__device__ __forceinline__ void store_shared_float(std::uint32_t to, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(v) : "memory");
+}
+
 // Past the first-level cache, which does not see what other GPUs write.
-__device__ __forceinline__ std::uint32_t load_shared_level(const void* p) {
-  std::uint32_t value;
-  asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
-  return value;
+__device__ __forceinline__ uint4 load_past_first_level(const void* p) {
+  uint4 v;
+  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ float load_float_past_first_level(const void* p) {
+  float v;
+  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
+  return v;
 }
 
 __device__ __forceinline__ std::uint32_t load_acquire_system(const std::uint32_t* p) {

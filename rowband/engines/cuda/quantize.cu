@@ -1,11 +1,10 @@
 // The quantiser: bf16 rows to e4m3 codes with a scale per 128 columns, to the bit as
 // numerics/quantize.h. One 128-block per half warp: 8 values per thread, one 16-byte load and one
 // 8-byte store.
-#include <cuda_bf16.h>
-#include <cuda_fp8.h>
 
 #include "rowband/base/cuda/launch_check.h"
 #include "rowband/engines/cuda/kernels.h"
+#include "rowband/engines/cuda/quantize_device.cuh"
 
 namespace rowband::cuda {
 namespace {
@@ -13,21 +12,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kPerThread = 8;
 constexpr int kLanes = kDepth / kPerThread;
-constexpr float kLargestCode = 448.0f, kLeastScale = 0x1p-126f, kLargestFloat = 0x1.fffffep127f;
-
-__device__ float block_scale(float amax, bool ue8m0) {
-  if (amax == 0.0f) return 1.0f;
-  const float scale = fminf(fmaxf(__fdiv_rn(amax, kLargestCode), kLeastScale), kLargestFloat);
-  if (!ue8m0) return scale;
-  const unsigned up = (__float_as_uint(scale) + 0x007FFFFFu) & 0xFF800000u;
-  return __uint_as_float(up < 0x7F000000u ? up : 0x7F000000u);
-}
-
-__device__ unsigned code(float x, float scale) {
-  const unsigned sign = __float_as_uint(x) >> 24 & 0x80u;
-  if (isnan(x)) return 0x7Fu | sign;
-  return __nv_cvt_float_to_fp8(__fdiv_rn(x, scale), __NV_SATFINITE, __NV_E4M3);
-}
 
 __global__ void __launch_bounds__(kThreads)
     quantize(const Bf16* x, std::int64_t rows, std::int64_t depth, std::int64_t x_row_stride,
@@ -67,10 +51,11 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (!inside) return;
   const float scale = block_scale(amax, ue8m0);
+  const Division by(scale);
   std::uint64_t packed = 0;
 #pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {
-    packed |= static_cast<std::uint64_t>(code(values[i], scale)) << (8 * i);
+  for (int i = 0; i < kPerThread; i += 2) {
+    packed |= static_cast<std::uint64_t>(e4m3_codes(values[i], values[i + 1], by)) << (8 * i);
   }
   *reinterpret_cast<std::uint64_t*>(codes + row * depth + at) = packed;
   if (threadIdx.x % kLanes == 0) scales[row * scale_row + block * scale_block] = scale;

@@ -390,7 +390,7 @@ std::int64_t HostFused::codes_row(std::int64_t row) const {
 std::int64_t HostFused::scales_row(std::int64_t row) const {
   const WindowLayout& layout = window_.layout();
   return layout.gather_scales +
-         row * layout.scales_per_row * static_cast<std::int64_t>(sizeof(float));
+         row * layout.scale_row_stride * static_cast<std::int64_t>(sizeof(float));
 }
 
 void HostFused::inject_before(std::int64_t call) const {
