@@ -14,6 +14,7 @@
 #include "rowband/numerics/reference.h"
 #include "rowband/testing/exact.h"
 #include "rowband/testing/operands.h"
+#include "rowband/testing/random_group.h"
 
 namespace rowband {
 namespace {
@@ -104,55 +105,21 @@ TEST(GemmAllReduce, M01_NoRowsBetweenTwoCalls) {
   }
 }
 
-// Random operands against the float64 reference; every rank's result is kept for comparison.
-struct RandomGroup {
-  int world;
-  std::int64_t rows, cols, depth;
-  std::vector<RandomActivations> xs;
-  std::vector<RandomWeight> ws;
-  std::vector<Bf16> bias;
-
-  RandomGroup(int w, std::int64_t m, std::int64_t n, std::int64_t k, std::uint64_t seed)
-      : world(w), rows(m), cols(n), depth(k), bias(random_bf16(n, seed + 1000)) {
-    for (int rank = 0; rank < w; ++rank) {
-      xs.emplace_back(m, k, seed + rank);
-      ws.emplace_back(n, k, seed + 100 + rank);
+// The results of all ranks for the first m rows of a group.
+std::vector<std::vector<Bf16>> run_group(const RandomGroup& group,
+                                         const GemmAllReduceOptions& options, std::int64_t m,
+                                         const Bf16* b, int repeats = 1) {
+  std::vector<std::vector<Bf16>> all;
+  std::mutex mutex;
+  with_ops(group.world, options, [&](Communicator& comm, GemmAllReduce& op) {
+    for (int i = 0; i < repeats; ++i) {
+      const Output y = op.run(group.x(comm.rank(), m), group.ws[comm.rank()].view(), b);
+      const std::lock_guard lock(mutex);
+      all.emplace_back(y.data, y.data + y.rows * y.cols);
     }
-  }
-
-  ActivationView x(int rank, std::int64_t m) const {
-    ActivationView view = xs[rank].view();
-    view.rows = m;
-    return view;
-  }
-
-  std::vector<double> reference(const Bf16* b) const {
-    std::vector<ActivationView> x;
-    std::vector<WeightView> w;
-    std::vector<std::int64_t> wanted;
-    for (int rank = 0; rank < world; ++rank) {
-      x.push_back(xs[rank].view());
-      w.push_back(ws[rank].view());
-    }
-    for (std::int64_t row = 0; row < rows; ++row) wanted.push_back(row);
-    return reference_rows(x, w, b, wanted, 2);
-  }
-
-  // The results of all ranks for the first m rows.
-  std::vector<std::vector<Bf16>> run(const GemmAllReduceOptions& options, std::int64_t m,
-                                     const Bf16* b, int repeats = 1) const {
-    std::vector<std::vector<Bf16>> all;
-    std::mutex mutex;
-    with_ops(world, options, [&](Communicator& comm, GemmAllReduce& op) {
-      for (int i = 0; i < repeats; ++i) {
-        const Output y = op.run(x(comm.rank(), m), ws[comm.rank()].view(), b);
-        const std::lock_guard lock(mutex);
-        all.emplace_back(y.data, y.data + y.rows * y.cols);
-      }
-    });
-    return all;
-  }
-};
+  });
+  return all;
+}
 
 TEST(GemmAllReduce, N08_AccuracyAgainstTheFloat64ReferenceAndEqualBitsOnAllRanks) {
   for (int world : {2, 3, 4}) {
@@ -160,7 +127,7 @@ TEST(GemmAllReduce, N08_AccuracyAgainstTheFloat64ReferenceAndEqualBitsOnAllRanks
     for (const Bf16* bias : {static_cast<const Bf16*>(nullptr), group.bias.data()}) {
       const auto want = group.reference(bias);
       for (const auto& options : all_modes(exact_options(512, 520, 512))) {
-        const auto results = group.run(options, 300, bias, 3);
+        const auto results = run_group(group, options, 300, bias, 3);
         const double limit = options.wire == Wire::kFp8 ? 3e-2 : 3e-3;
         EXPECT_LE(relative_l2(results[0], want), limit)
             << wire_name(options.wire) << " " << transport_name(options.transport);
@@ -173,9 +140,9 @@ TEST(GemmAllReduce, N08_AccuracyAgainstTheFloat64ReferenceAndEqualBitsOnAllRanks
 TEST(GemmAllReduce, N05_ARowsBitsDoNotDependOnMOrOnItsOwner) {
   const RandomGroup group(3, 1200, 264, 256, 3);
   for (const auto& options : all_modes(exact_options(1200, 264, 256))) {
-    const auto whole = group.run(options, 1200, nullptr)[0];
+    const auto whole = run_group(group, options, 1200, nullptr)[0];
     for (std::int64_t rows : {1, 5, 100, 256, 700}) {
-      for (const auto& part : group.run(options, rows, nullptr, 2)) {
+      for (const auto& part : run_group(group, options, rows, nullptr, 2)) {
         ASSERT_EQ(std::memcmp(part.data(), whole.data(), part.size() * sizeof(Bf16)), 0) << rows;
       }
     }
@@ -200,7 +167,7 @@ TEST(GemmAllReduce, N05_PartialsAreAddedInRankOrderWhoeverOwnsTheRow) {
 
 TEST(GemmAllReduce, TwoRanksGiveTheBitsOfABf16AllReduce) {
   const RandomGroup group(2, 200, 256, 384, 11);
-  const auto fused = group.run(exact_options(200, 256, 384), 200, nullptr);
+  const auto fused = run_group(group, exact_options(200, 256, 384), 200, nullptr);
   std::vector<std::vector<Bf16>> partials;
   for (int rank = 0; rank < 2; ++rank) {
     partials.emplace_back(200 * 256);

@@ -33,9 +33,7 @@ class CudaEngine final : public Engine {
     load_fused_kernel();
     load_quantize_kernel();
     load_bias_kernel();
-    cudaStream_t stream = nullptr;
-    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making the engine's stream");
-    stream_ = std::shared_ptr<CUstream_st>(stream, DestroyStream());
+    stream_ = make_stream();
     keep_freed_memory();
     if (options.gemm_kernel == kCublas) {
       cublas_.emplace(allocate_in_order(CublasGemm::kWorkspaceBytes));
@@ -74,6 +72,9 @@ class CudaEngine final : public Engine {
   void gemm(const ActivationView& x, const WeightView& w, const Bf16* bias, Bf16* out, Timeline*,
             void* stream) override {
     if (x.rows == 0) return;
+    if (const std::string why = why_not_aligned({x, w, bias}); !why.empty()) {
+      fail(ErrorCode::kInvalidArgument, "{}", why);
+    }
     const DeviceScope scope(device_);
     if (cublas_ && cublas_->why_not(x, w).empty()) {
       cublas_->run(x, w, out, stream_of(stream));
@@ -244,10 +245,17 @@ bool sees_hopper() {
   return false;
 }
 
+std::string why_not_built_for(const std::string& gpu, int major, int minor) {
+  if (major == 9 && minor == 0) return "";
+  return fmt::format("{} is sm_{}{}; the kernels are built for sm_90a", gpu, major, minor);
+}
+
 std::unique_ptr<Engine> make_cuda_engine(const EngineOptions& options) {
   const auto [count, why] = seen();
   if (count == 0) {
-    fail(ErrorCode::kUnavailable, "the cuda engine needs a Hopper GPU: this process sees none ({})",
+    fail(ErrorCode::kUnavailable,
+         "the cuda engine needs a Hopper GPU: this process sees none ({}); CUDA_VISIBLE_DEVICES "
+         "may hide it",
          why == cudaSuccess ? "no device" : cudaGetErrorString(why));
   }
   if (options.device < 0 || options.device >= count) {
@@ -256,9 +264,10 @@ std::unique_ptr<Engine> make_cuda_engine(const EngineOptions& options) {
   }
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, options.device), "reading the device's properties");
-  if (properties.major != 9 || properties.minor != 0) {
-    fail(ErrorCode::kUnavailable, "GPU {} ({}) is sm_{}{}; the kernels are built for sm_90a",
-         options.device, properties.name, properties.major, properties.minor);
+  const std::string gpu = fmt::format("GPU {} ({})", options.device, properties.name);
+  if (const auto other = why_not_built_for(gpu, properties.major, properties.minor);
+      !other.empty()) {
+    fail(ErrorCode::kUnavailable, "{}", other);
   }
   return std::make_unique<CudaEngine>(options, properties);
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "rowband/engines/engine.h"
 
@@ -13,6 +14,9 @@ namespace rowband::cuda {
 int device_count();
 // Whether one of them runs these kernels (sm_90).
 bool sees_hopper();
+
+// "" or why the kernels do not run on a GPU of this compute capability.
+std::string why_not_built_for(const std::string& gpu, int major, int minor);
 
 // Uses options.device and options.device_ranks. A call without a stream goes on the engine's own.
 // Throws Error(kUnavailable) without a GPU or driver, with CUDA's reason, and naming the device and

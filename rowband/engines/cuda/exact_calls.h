@@ -57,20 +57,26 @@ class DeviceFindings {
 
 class ExactCalls {
  public:
-  ExactCalls(Communicator& comm, Engine& engine, GemmAllReduce& op)
+  // Collective, so that no rank allocates while a peer's call waits for it: whatever else a test
+  // allocates it allocates before. Calls of several ops of one rank belong on one stream: two at
+  // once could wait for one another's SMs.
+  ExactCalls(Communicator& comm, Engine& engine, GemmAllReduce& op,
+             std::shared_ptr<const TestStream> stream = std::make_shared<TestStream>())
       : comm_(comm),
         engine_(engine),
         op_(op),
         depth_(op.spec().depth),
+        stream_(std::move(stream)),
         w_(engine, ExactWeight(op.spec().cols, depth_)),
         codes_(device_array<E4m3>(engine, op.spec().max_rows * depth_)),
         findings_(engine) {
     const std::vector<float> ones(
         static_cast<std::size_t>(op.spec().max_rows * scale_blocks(depth_)), 1.0f);
     scales_ = engine.upload(ones.data(), ones.size() * sizeof(float));
+    comm.barrier(Deadline::after(std::chrono::seconds(60)));
   }
 
-  cudaStream_t stream() const { return stream_.get(); }
+  cudaStream_t stream() const { return stream_->get(); }
   WeightView w() const { return w_.view(); }
 
   // The activations' view; fill() puts those of a call there.
@@ -87,8 +93,10 @@ class ExactCalls {
   Output run(std::int64_t rows, Bf16* out = nullptr) const {
     return op_.run(x(rows), w(), nullptr, out, nullptr, stream());
   }
-  // The three of them.
+  // The three of them. Ranks that share a GPU must not fill its queues: a launch that waits there
+  // holds up the launch of a peer.
   Output queue(std::int64_t rows, std::int64_t call, Bf16* out = nullptr) const {
+    if (comm_.size() > gpus() && call % 64 == 0) stream_->wait();
     fill(rows, call);
     const Output y = run(rows, out);
     check(y, call);
@@ -97,7 +105,7 @@ class ExactCalls {
 
   // Waits for the stream; throws what went wrong so far.
   void expect_exact() const {
-    stream_.wait();
+    stream_->wait();
     if (const std::string reason = op_.poison(); !reason.empty()) throw std::runtime_error(reason);
     findings_.expect_none("rank " + std::to_string(comm_.rank()), stream());
   }
@@ -107,7 +115,7 @@ class ExactCalls {
   Engine& engine_;
   GemmAllReduce& op_;
   const std::int64_t depth_;
-  const TestStream stream_;
+  const std::shared_ptr<const TestStream> stream_;
   const OnDevice<ExactWeight> w_;
   const std::shared_ptr<E4m3> codes_;
   std::shared_ptr<const void> scales_;

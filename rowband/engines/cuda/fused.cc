@@ -1,16 +1,22 @@
 #include "rowband/engines/cuda/fused.h"
 
+#include <algorithm>
 #include <functional>
+#include <thread>
 
 #include "rowband/base/cuda/launch_check.h"
 #include "rowband/base/fail.h"
 #include "rowband/engines/cuda/tensor_map.h"
+#include "rowband/engines/cuda/turns.h"
 #include "rowband/engines/fault_hooks.h"
 
 namespace rowband::cuda {
 namespace {
 
 constexpr int kLegs = 2;
+// Of construction's proof that the ranks' kernels run at the same time; they begin it together.
+constexpr std::chrono::nanoseconds kLongestProof = std::chrono::seconds(3);
+constexpr int kEmptyCalls = 4;
 
 struct Counters {
   std::uint64_t calls;
@@ -39,13 +45,15 @@ CudaFused::CudaFused(Communicator& comm, const PlanSpec& spec, const FusedOption
       device_(device),
       clusters_(clusters),
       own_stream_(own_stream),
-      layout_(plan_window(spec, control_bytes(spec.world, spec.chunks))) {
+      layout_(plan_window(spec, control_bytes(spec.world, spec.chunks))),
+      last_stream_(own_stream) {
   const DeviceScope scope(device_);
   const Deadline deadline = Deadline::after(options.deadline);
   std::string failure;
   try {
     counters_ = allocate_device(counters_bytes(spec.world, spec.chunks));
     host_status_ = allocate_pinned(sizeof(Status));
+    last_call_ = make_event();
     // Before any wait is posted: loading code in a first launch could wait for a kernel that spins.
     load_fused_kernel();
     load_quantize_kernel();
@@ -63,6 +71,7 @@ CudaFused::CudaFused(Communicator& comm, const PlanSpec& spec, const FusedOption
                    ErrorCode::kOutOfMemory, deadline);
   window_ = make_window(comm, static_cast<std::size_t>(layout_.bytes), device_,
                         options.faults.get(), deadline);
+  if (spec_.world > 1) prove_ranks_run_together(comm, deadline);
 }
 
 CudaFused::~CudaFused() {
@@ -122,6 +131,21 @@ void point_to_counters(FusedArguments& a, void* counters) {
   a.widened = &first->widened;
   a.calls = &first->calls;
   a.status = &first->status;
+}
+
+std::string why_not_aligned(const FusedCall& call) {
+  if (call.x.rows == 0) return "";
+  if (auto why = why_no_map(call.x.codes, call.x.row_stride); !why.empty()) {
+    return "activation codes: " + why;
+  }
+  if (auto why = why_no_map(call.w.codes, call.w.row_stride); !why.empty()) {
+    return "weight codes: " + why;
+  }
+  if (reinterpret_cast<std::uintptr_t>(call.bias) % 4 != 0) {
+    return fmt::format("bias at {}: the GPU needs a multiple of 4",
+                       static_cast<const void*>(call.bias));
+  }
+  return "";
 }
 
 FusedArguments call_arguments(const FusedCall& call, const CallPlan& plan, int rank, int world) {
@@ -198,19 +222,82 @@ FusedArguments CudaFused::arguments(const FusedCall& call, const CallPlan& plan)
   return a;
 }
 
+// Calls without rows, in which a rank waits for nothing but its peers' start. The ranks of one GPU
+// and process queue theirs one rank after the other, on two streams as a caller may, so that queues
+// that collapse, or launches that wait for their kernel, keep a peer from starting.
+void CudaFused::prove_ranks_run_together(Communicator& comm, Deadline deadline) {
+  const DeviceScope scope(device_);
+  const Stream second = make_stream();
+  const auto patience = std::min(options_.deadline, kLongestProof);
+  std::string failure;
+  take_turns(comm, device_, deadline, [&] {
+    try {
+      queue_empty_calls(second.get(), patience);
+    } catch (const Error& error) {
+      failure = error.what();
+    }
+  });
+  if (failure.empty()) failure = why_peers_did_not_begin(patience);
+  agree_on_success(comm, "the ranks' kernels at the same time", failure, ErrorCode::kUnavailable,
+                   deadline);
+}
+
+void CudaFused::queue_empty_calls(cudaStream_t second, std::chrono::nanoseconds patience) {
+  for (int i = 0; i < kEmptyCalls; ++i) {
+    const cudaStream_t stream = i % 2 == 0 ? own_stream_ : second;
+    ++calls_;
+    follow_last_call(stream);
+    FusedArguments a = arguments({}, CallPlan(spec_, 0));
+    a.deadline_ns = static_cast<std::uint64_t>(patience.count());
+    launch_fused(a, clusters_, stream);
+  }
+  follow_last_call(own_stream_);
+}
+
+// "" once they have.
+std::string CudaFused::why_peers_did_not_begin(std::chrono::nanoseconds patience) const {
+  if (const cudaError_t result = cudaStreamSynchronize(own_stream_); result != cudaSuccess) {
+    return fmt::format("the first calls failed: {}", cudaGetErrorString(result));
+  }
+  if (poison().empty()) return "";
+  const auto* status = static_cast<const volatile Status*>(host_status_.get());
+  return fmt::format(
+      "the kernel of rank {} waited {:.3g} s and that of rank {} did not begin: they do not run at "
+      "the same time. Ranks of one process that share a GPU need CUDA_LAUNCH_BLOCKING to be unset "
+      "and CUDA_DEVICE_MAX_CONNECTIONS to be at least the number of their streams (32 is right)",
+      rank_, std::chrono::duration<double>(patience).count(), status->peer);
+}
+
+void CudaFused::follow_last_call(cudaStream_t stream) {
+  if (stream == last_stream_) return;
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &capture), "asking whether the stream is captured");
+  if (capture != cudaStreamCaptureStatusNone) return;
+  check(cudaEventRecord(last_call_.get(), last_stream_), "marking the last call's end");
+  check(cudaStreamWaitEvent(stream, last_call_.get()), "following the last call");
+  last_stream_ = stream;
+}
+
 const Bf16* CudaFused::run(const FusedCall& call) {
   if (const std::string reason = poison(); !reason.empty()) {
     fail(ErrorCode::kPoisoned, "an earlier call failed: {}", reason);
   }
   const DeviceScope scope(device_);
   ++calls_;
-  launch_fused(arguments(call, CallPlan(spec_, call.x.rows)), clusters_, stream_of(call.stream));
+  if (options_.faults &&
+      (calls_ == options_.faults->delay_call || calls_ >= options_.faults->delay_from)) {
+    std::this_thread::sleep_for(options_.faults->delay);
+  }
+  const cudaStream_t stream = stream_of(call.stream);
+  follow_last_call(stream);
+  launch_fused(arguments(call, CallPlan(spec_, call.x.rows)), clusters_, stream);
   return reinterpret_cast<const Bf16*>(part(rank_) + output_slot());
 }
 
 void CudaFused::refuse(void* stream) {
   const DeviceScope scope(device_);
   ++calls_;
+  follow_last_call(stream_of(stream));
   launch_refuse(arguments({}, CallPlan(spec_, 0)), stream_of(stream));
 }
 

@@ -20,6 +20,8 @@ std::size_t counters_bytes(int world, int chunks);
 
 // The part of a launch's arguments that follows from the call alone.
 FusedArguments call_arguments(const FusedCall& call, const CallPlan& plan, int rank, int world);
+// "" or which address of the call's operands the kernel cannot read.
+std::string why_not_aligned(const FusedCall& call);
 // Zero-filled device memory of counters_bytes, as the launch's counters.
 void point_to_counters(FusedArguments& a, void* counters);
 
@@ -32,6 +34,7 @@ class CudaFused final : public FusedExecutor {
   ~CudaFused() override;
 
   const Bf16* run(const FusedCall& call) override;
+  std::string why_not(const FusedCall& call) const override { return why_not_aligned(call); }
   void refuse(void* stream) override;
   const WindowLayout& window() const override { return layout_; }
   std::int64_t calls() const override { return calls_; }
@@ -39,6 +42,10 @@ class CudaFused final : public FusedExecutor {
   std::string poison() const override;
 
  private:
+  void prove_ranks_run_together(Communicator& comm, Deadline deadline);
+  void queue_empty_calls(cudaStream_t second, std::chrono::nanoseconds patience);
+  std::string why_peers_did_not_begin(std::chrono::nanoseconds patience) const;
+  void follow_last_call(cudaStream_t stream);
   FusedArguments arguments(const FusedCall& call, const CallPlan& plan);
   void point_to_windows(FusedArguments& a, const CallPlan& plan) const;
   cudaStream_t stream_of(void* given) const {
@@ -57,6 +64,8 @@ class CudaFused final : public FusedExecutor {
   std::unique_ptr<Window> window_;
   DeviceMemory counters_;
   PinnedMemory host_status_;
+  Event last_call_;
+  cudaStream_t last_stream_;
   std::int64_t calls_ = 0;
 };
 

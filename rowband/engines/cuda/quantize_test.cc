@@ -1,8 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 
-#include "rowband/engines/cuda/testing.h"
+#include "rowband/engines/cuda/exact_calls.h"
 #include "rowband/numerics/quantize.h"
 #include "rowband/testing/operands.h"
 
@@ -51,6 +52,110 @@ TEST(CudaQuantize, Q01_Q03_Q05_Q06_EqualsTheScalarQuantiserOverEveryBf16) {
   expect_equal_to_the_scalar_quantiser(scrambled, 512, 512);
   expect_equal_to_the_scalar_quantiser(random_bf16(130 * 1024, 7), 1024, 1024);
   expect_equal_to_the_scalar_quantiser(std::vector<Bf16>(1024), 256, 256);
+}
+
+struct Quantised {
+  std::vector<E4m3> codes;
+  std::vector<float> scales;
+  double value(std::size_t i) const {
+    return static_cast<double>(to_float(codes[i])) * static_cast<double>(scales[i / 128]);
+  }
+};
+
+// x: rows of `depth`, dense. Scales by row, then by block.
+Quantised quantised(const std::vector<Bf16>& x, std::int64_t depth, ScaleFormat format) {
+  const auto engine = engine_for(0, 1, 1);
+  const auto elements = static_cast<std::int64_t>(x.size());
+  const std::int64_t rows = elements / depth, blocks = depth / 128;
+  const auto on_device = engine->upload(x.data(), x.size() * sizeof(Bf16));
+  const auto codes = device_array<E4m3>(*engine, elements);
+  const auto scales = device_array<float>(*engine, rows * blocks);
+  const ActivationView view = engine->quantize(static_cast<const Bf16*>(on_device.get()), rows,
+                                               depth, depth, format, codes.get(), scales.get());
+  Quantised result{std::vector<E4m3>(x.size()), {}};
+  std::vector<float> as_laid(static_cast<std::size_t>(rows * blocks));
+  engine->download(result.codes.data(), codes.get(), x.size(), nullptr);
+  engine->download(as_laid.data(), scales.get(), as_laid.size() * sizeof(float), nullptr);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      result.scales.push_back(as_laid[static_cast<std::size_t>(row * view.scale_row_stride +
+                                                               block * view.scale_block_stride)]);
+    }
+  }
+  return result;
+}
+
+TEST(CudaQuantize, Q01_BlocksOfZerosStayZeros) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (bool all : {false, true}) {
+    std::vector<Bf16> x = random_bf16(4 * 256, 11);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      if (all || (i >= 2 * 256 + 128 && i < 3 * 256)) x[i] = {};
+    }
+    for (ScaleFormat format : {ScaleFormat::kFp32, ScaleFormat::kUe8m0}) {
+      const Quantised q = quantised(x, 256, format);
+      for (float scale : q.scales) {
+        EXPECT_TRUE(std::isfinite(scale));
+        EXPECT_GT(scale, 0.0f);
+      }
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        EXPECT_NE(q.codes[i].bits & 0x7F, 0x7F) << i;
+        if (x[i].bits == 0) {
+          EXPECT_EQ(q.codes[i].bits, 0) << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaQuantize, Q03_TinyBlocksOverflowNothing) {
+  ROWBAND_NEEDS_GPUS(1);
+  std::vector<Bf16> x = random_bf16(5 * 128, 12);
+  const float largest[] = {6.3e-38f, 1.31e-36f, 1.32e-36f, 0x1p-133f};
+  for (int block = 0; block < 4; ++block) {
+    for (int i = 0; i < 128; ++i) {
+      x[block * 128 + i] =
+          to_bf16(i == 7 ? largest[block] : largest[block] / static_cast<float>(2 + i));
+    }
+  }
+  for (ScaleFormat format : {ScaleFormat::kFp32, ScaleFormat::kUe8m0}) {
+    const Quantised q = quantised(x, 5 * 128, format);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      EXPECT_NE(q.codes[i].bits & 0x7F, 0x7F) << i;
+      EXPECT_TRUE(std::isfinite(q.scales[i / 128]));
+      if (i < 4 * 128) {
+        EXPECT_LE(std::abs(q.value(i) - static_cast<double>(to_float(x[i]))),
+                  static_cast<double>(largest[i / 128]));
+      }
+    }
+    const Quantised alone = quantised(std::vector<Bf16>(x.begin() + 4 * 128, x.end()), 128, format);
+    EXPECT_EQ(alone.scales[0], q.scales[4]);
+    EXPECT_EQ(alone.codes, std::vector<E4m3>(q.codes.begin() + 4 * 128, q.codes.end()));
+  }
+}
+
+TEST(CudaQuantize, Q05_PowersOfTwoAreRoundedUpByTheirBits) {
+  ROWBAND_NEEDS_GPUS(1);
+  // The largest magnitude of each block: 448 times 2^-20, the next bf16 above, the one below 448
+  // times 2^-7, and 4.
+  const float largest[] = {448 * 0x1p-20f, 450 * 0x1p-20f, 446 * 0x1p-7f, 4.0f};
+  const float scales[] = {0x1p-20f, 0x1p-19f, 0x1p-7f, 0x1p-6f};  // bytes 107, 108, 120, 121
+  std::vector<Bf16> x(4 * 128);
+  for (int block = 0; block < 4; ++block) {
+    ASSERT_EQ(to_float(to_bf16(largest[block])), largest[block]);
+    x[block * 128 + 3] = to_bf16(largest[block]);
+  }
+  EXPECT_EQ(quantised(x, 128, ScaleFormat::kUe8m0).scales,
+            std::vector<float>(std::begin(scales), std::end(scales)));
+}
+
+TEST(CudaQuantize, Q06_CodesAreMadeWithTheRoundedScale) {
+  ROWBAND_NEEDS_GPUS(1);
+  std::vector<Bf16> x(128);
+  for (int i = 0; i < 4; ++i) x[i] = to_bf16(static_cast<float>(i + 1));
+  const Quantised q = quantised(x, 128, ScaleFormat::kUe8m0);
+  EXPECT_EQ(q.scales[0], 0x1p-6f);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(q.value(i), i + 1);
 }
 
 TEST(CudaQuantize, S08_RowsWiderThanTheDepthAndUnaligned) {

@@ -85,17 +85,37 @@ inline double error_limit(const GemmAllReduceOptions& options) {
   return options.wire == Wire::kFp8 ? 3e-2 : 3e-3;
 }
 
+// Runs body on `world` ranks over `devices` GPUs, each with an op of these options. Throws what any
+// rank met, all together; nobody frees its op while a peer still runs.
 inline void with_gpu_ops(int world, int devices, GemmAllReduceOptions options,
                          const std::function<void(Communicator&, Engine&, GemmAllReduce&)>& body) {
-  options.deadline = std::min<std::chrono::nanoseconds>(options.deadline, std::chrono::seconds(20));
+  options.deadline = std::min<std::chrono::nanoseconds>(options.deadline, std::chrono::seconds(10));
+  std::vector<std::string> met(static_cast<std::size_t>(world));
   run_ranks(world, [&](Communicator& comm) {
-    check(cudaSetDevice(comm.rank() % devices), "choosing the rank's device");
-    load_test_kernels();
-    const auto engine = engine_for(comm.rank(), world, devices);
-    const auto op = GemmAllReduce::create(comm, engine, options);
-    body(comm, *engine, *op);
+    std::string& own = met[static_cast<std::size_t>(comm.rank())];
+    std::shared_ptr<Engine> engine;
+    std::unique_ptr<GemmAllReduce> op;
+    try {
+      check(cudaSetDevice(comm.rank() % devices), "choosing the rank's device");
+      load_test_kernels();
+      engine = engine_for(comm.rank(), world, devices);
+      op = GemmAllReduce::create(comm, engine, options);
+      body(comm, *engine, *op);
+    } catch (const std::exception& error) {
+      own = error.what();
+    }
     comm.barrier(Deadline::after(std::chrono::seconds(60)));
   });
+  std::string all;
+  for (int rank = 0; rank < world; ++rank) {
+    const std::string& one = met[static_cast<std::size_t>(rank)];
+    if (!one.empty()) all += "\n  rank " + std::to_string(rank) + ": " + one;
+  }
+  if (all.empty()) return;
+  throw std::runtime_error(
+      "W=" + std::to_string(world) + " on " + std::to_string(devices) + " GPU(s), M up to " +
+      std::to_string(options.max_rows) + ", N=" + std::to_string(options.cols) +
+      ", K=" + std::to_string(options.depth) + ", " + variant_name(options) + ":" + all);
 }
 
 // The result of a call, on the host; throws what went wrong with it.

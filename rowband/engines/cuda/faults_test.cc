@@ -1,0 +1,238 @@
+// What a fault on the GPUs gives: an error in words on every rank, within the deadline, and never a
+// wrong result. Skipped, with a message, without a GPU.
+#include <gmock/gmock.h>
+
+#include <mutex>
+
+#include "rowband/base/error.h"
+#include "rowband/engines/cuda/exact_calls.h"
+#include "rowband/engines/fault_hooks.h"
+
+namespace rowband::cuda {
+namespace {
+
+using testing::AllOf;
+using testing::AnyOf;
+using testing::HasSubstr;
+using namespace std::chrono_literals;
+
+struct Failure {
+  ErrorCode code = ErrorCode::kInternal;
+  std::string text;  // "" where nothing failed
+};
+
+std::shared_ptr<FaultHooks> hooks(int rank, int faulty_rank, auto change) {
+  auto faults = std::make_shared<FaultHooks>();
+  if (rank == faulty_rank) change(*faults);
+  return faults;
+}
+
+GemmAllReduceOptions small_options() { return exact_options(600, 264, 128); }
+
+// What each rank meets when it makes the op of `options(rank)` and hands it to `body`. What a call
+// met shows in the op's poison.
+std::vector<Failure> failures(
+    int world, const std::function<GemmAllReduceOptions(int)>& options,
+    const std::function<void(Communicator&, Engine&, GemmAllReduce&)>& body = {}) {
+  std::vector<Failure> all(static_cast<std::size_t>(world));
+  run_ranks(world, [&](Communicator& comm) {
+    Failure& own = all[static_cast<std::size_t>(comm.rank())];
+    check(cudaSetDevice(comm.rank() % gpus()), "choosing the rank's device");
+    load_test_kernels();
+    const auto engine = engine_for(comm.rank(), world, gpus());
+    std::unique_ptr<GemmAllReduce> op;
+    try {
+      op = GemmAllReduce::create(comm, engine, options(comm.rank()));
+      if (body) body(comm, *engine, *op);
+    } catch (const Error& error) {
+      own = {error.code(), error.what()};
+    } catch (const std::exception& error) {
+      own.text = error.what();
+    }
+    if (op != nullptr && !op->poison().empty()) own.text = op->poison();
+    comm.barrier(Deadline::after(60s));  // nobody frees while a peer still runs
+  });
+  return all;
+}
+
+TEST(CudaFaults, D01_AnAllocationThatFailsOnOneRankFailsOnAllWithItsReason) {
+  ROWBAND_NEEDS_GPUS(1);
+  const auto all = failures(4, [](int rank) {
+    auto options = small_options();
+    options.faults = hooks(rank, 1, [](auto& f) { f.fail_window_allocation = true; });
+    return options;
+  });
+  for (const auto& failure : all) {
+    EXPECT_EQ(failure.code, ErrorCode::kOutOfMemory);
+    EXPECT_THAT(failure.text, AllOf(HasSubstr("rank 1"), HasSubstr("fault hook")));
+  }
+}
+
+TEST(CudaFaults, D03_DifferentMIsNamedOnEveryRank) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (const auto& [zero, one] : {std::pair{256, 384}, {0, 256}, {600, 0}, {1, 2}}) {
+    for (const auto& base : served_variants(small_options(), 2)) {
+      const auto all = failures(
+          2,
+          [&](int) {
+            auto options = base;
+            options.deadline = 5s;
+            return options;
+          },
+          [&, zero = zero, one = one](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+            const ExactCalls calls(comm, engine, op);
+            calls.queue(comm.rank() == 0 ? zero : one, 1);
+            calls.expect_exact();
+          });
+      EXPECT_THAT(all[0].text, AllOf(HasSubstr("different M"), HasSubstr(std::to_string(one))));
+      EXPECT_THAT(all[1].text, AllOf(HasSubstr("different M"), HasSubstr(std::to_string(zero))));
+    }
+  }
+}
+
+TEST(CudaFaults, D03_DifferentOptionsAreNamedAtConstruction) {
+  ROWBAND_NEEDS_GPUS(1);
+  const auto all = failures(3, [](int rank) {
+    auto options = small_options();
+    if (rank == 1) options.max_rows = 601;
+    return options;
+  });
+  for (const auto& failure : all) {
+    EXPECT_EQ(failure.code, ErrorCode::kDisagreement);
+    EXPECT_THAT(failure.text, AllOf(HasSubstr("max_rows"), HasSubstr("601")));
+  }
+}
+
+TEST(CudaFaults, D06_ARankThatNeverBeginsIsNamedWithinTheDeadline) {
+  ROWBAND_NEEDS_GPUS(1);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto all = failures(
+      3,
+      [](int) {
+        auto options = small_options();
+        options.deadline = 500ms;
+        return options;
+      },
+      [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+        const ExactCalls calls(comm, engine, op);
+        calls.queue(600, 1);
+        if (comm.rank() != 2) calls.queue(600, 2);
+        calls.expect_exact();
+      });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(all[rank].text, AllOf(HasSubstr("0.5 s"), HasSubstr("rank 2"))) << rank;
+  }
+  EXPECT_EQ(all[2].text, "");
+}
+
+TEST(CudaFaults, AFailedCallPoisonsTheOpAndLaterCallsFailAtOnce) {
+  ROWBAND_NEEDS_GPUS(1);
+  failures(
+      2,
+      [](int) {
+        auto options = small_options();
+        options.deadline = 500ms;
+        return options;
+      },
+      [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+        const ExactCalls calls(comm, engine, op);
+        if (comm.rank() == 1) return;
+        calls.queue(600, 1);
+        EXPECT_ANY_THROW(calls.expect_exact());
+        const auto begin = std::chrono::steady_clock::now();
+        try {
+          calls.queue(600, 2);
+          ADD_FAILURE() << "a poisoned op ran";
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::kPoisoned);
+          EXPECT_THAT(error.what(), HasSubstr("rank 1"));
+        }
+        EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
+      });
+}
+
+TEST(CudaFaults, ARefusedCallIsAnErrorForThePeerAndAllRefusingIsNone) {
+  ROWBAND_NEEDS_GPUS(1);
+  const auto all = failures(
+      2,
+      [](int) {
+        auto options = small_options();
+        options.deadline = 2s;
+        return options;
+      },
+      [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+        const ExactCalls calls(comm, engine, op);
+        EXPECT_THROW(op.run({}, calls.w()), Error);  // on both
+        calls.queue(600, 2);
+        calls.expect_exact();
+        ActivationView misaligned = calls.x(500);
+        misaligned.codes += comm.rank();
+        try {
+          op.run(misaligned, calls.w(), nullptr, nullptr, nullptr, calls.stream());
+          calls.expect_exact();
+        } catch (const Error& error) {
+          EXPECT_EQ(comm.rank(), 1);
+          EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+        }
+      });
+  EXPECT_THAT(all[0].text, HasSubstr("rank 1 refused"));
+}
+
+TEST(CudaFaults, P01_GpusThatCannotReachOneAnotherAreNamed) {
+  ROWBAND_NEEDS_GPUS(1);
+  const auto all = failures(2, [](int rank) {
+    auto options = small_options();
+    options.faults = hooks(rank, 1, [](auto& f) { f.deny_peer_access = true; });
+    return options;
+  });
+  for (const auto& failure : all) {
+    EXPECT_EQ(failure.code, ErrorCode::kUnavailable);
+    EXPECT_THAT(failure.text, AllOf(HasSubstr("rank 1"), HasSubstr("cannot reach the memory")));
+  }
+}
+
+TEST(CudaFaults, WhatIsNotServedIsRefusedInWordsBeforeAnythingIsAllocated) {
+  ROWBAND_NEEDS_GPUS(1);
+  const auto engine = engine_for(0, 1, 1);
+  for (int world : {2, 9}) {
+    for (const auto& mode : all_modes(small_options())) {
+      const PlanSpec spec = GemmAllReduce::plan_spec(*engine, mode, world);
+      const std::string why = engine->why_not_served(spec);
+      if (why.empty()) continue;
+      SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(mode));
+      EXPECT_THAT(why, AnyOf(HasSubstr("wire fp8"), HasSubstr("copy_engine"), HasSubstr("W=9")));
+      if (world == 9) continue;
+      const auto all = failures(world, [&](int) {
+        auto options = mode;  // were the window reached, the hook would speak instead
+        options.faults = hooks(0, 0, [](auto& f) { f.fail_window_allocation = true; });
+        return options;
+      });
+      for (const auto& failure : all) {
+        EXPECT_EQ(failure.code, ErrorCode::kInvalidArgument);
+        EXPECT_THAT(failure.text, HasSubstr(why));
+      }
+    }
+  }
+}
+
+TEST(CudaFaults, L09_CloseIsIdempotentLocalAndSafeAfterAFailure) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (const auto& mode : served_variants(small_options(), 2)) {
+    failures(
+        2, [&](int) { return mode; },
+        [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+          const ExactCalls calls(comm, engine, op);
+          calls.queue(600, 1);
+          calls.expect_exact();
+          comm.barrier(Deadline::after(60s));
+          op.close();
+          op.close();
+          EXPECT_FALSE(op.why_not({}, {}).empty());
+          EXPECT_THROW(calls.run(600), Error);
+        });
+  }
+}
+
+}  // namespace
+}  // namespace rowband::cuda

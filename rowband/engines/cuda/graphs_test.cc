@@ -1,0 +1,193 @@
+// Streams, captured graphs, and memory that no plain allocation gave. Skipped, with a message,
+// without a GPU.
+#include <cuda.h>
+#include <gmock/gmock.h>
+
+#include <random>
+#include <thread>
+
+#include "rowband/engines/cuda/random_calls.h"
+
+namespace rowband::cuda {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A call captured into a graph; each replay's result lies in the slot of the captured call.
+class CapturedCall {
+ public:
+  CapturedCall(const ExactCalls& calls, std::int64_t rows) : stream_(calls.stream()) {
+    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "beginning a capture");
+    result_ = calls.run(rows);
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamEndCapture(stream_, &graph), "ending a capture");
+    const cudaError_t made = cudaGraphInstantiate(&graph_, graph, 0);
+    cudaGraphDestroy(graph);
+    check(made, "instantiating the graph");
+  }
+  ~CapturedCall() { cudaGraphExecDestroy(graph_); }
+  CapturedCall(const CapturedCall&) = delete;
+  CapturedCall& operator=(const CapturedCall&) = delete;
+
+  const Output& result() const { return result_; }
+  void replay() const { check(cudaGraphLaunch(graph_, stream_), "launching the graph"); }
+
+ private:
+  const cudaStream_t stream_;
+  Output result_;
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+// Over both GPUs where there are two, and with ranks that share one.
+std::vector<std::pair<int, int>> worlds_and_devices() { return {{2, gpus()}, {4, gpus()}}; }
+
+TEST(CudaGraphs, G01_EachReplayReadsItsOwnData) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (const auto& [world, devices] : worlds_and_devices()) {
+    for (const auto& options : served_variants(exact_options(700, 264, 128), world)) {
+      SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
+      with_gpu_ops(world, devices, options,
+                   [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                     const ExactCalls calls(comm, engine, op);
+                     const CapturedCall captured(calls, 700);
+                     for (int replay = 1; replay <= 100; ++replay) {
+                       if (comm.rank() == 1 && replay % 4 == 0) std::this_thread::sleep_for(500us);
+                       calls.fill(700, replay);
+                       captured.replay();
+                       calls.check(captured.result(), replay);
+                     }
+                     calls.expect_exact();
+                   });
+    }
+  }
+}
+
+TEST(CudaGraphs, G03_G04_GraphsOfSeveralShapesReplayBesideEagerCalls) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (const auto& [world, devices] : worlds_and_devices()) {
+    for (const auto& options : served_variants(exact_options(4096, 264, 128), world)) {
+      SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
+      with_gpu_ops(world, devices, options,
+                   [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                     const ExactCalls calls(comm, engine, op);
+                     std::vector<std::unique_ptr<CapturedCall>> graphs;
+                     for (std::int64_t rows : {8, 64, 512, 4096}) {
+                       graphs.push_back(std::make_unique<CapturedCall>(calls, rows));
+                     }
+                     std::minstd_rand same_on_all_ranks(3);
+                     for (int call = 1; call <= 500; ++call) {
+                       const auto& chosen = *graphs[same_on_all_ranks() % graphs.size()];
+                       const std::int64_t rows = chosen.result().rows;
+                       if (same_on_all_ranks() % 4 == 0) {
+                         calls.queue(rows, call);
+                         continue;
+                       }
+                       calls.fill(rows, call);
+                       chosen.replay();
+                       calls.check(chosen.result(), call);
+                     }
+                     calls.expect_exact();
+                   });
+    }
+  }
+}
+
+TEST(CudaGraphs, G05_CallsOnTwoStreamsFollowOneAnother) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (const auto& [world, devices] : worlds_and_devices()) {
+    for (const auto& options : served_variants(exact_options(700, 264, 128), world)) {
+      SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
+      with_gpu_ops(world, devices, options,
+                   [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                     const ExactCalls one(comm, engine, op), other(comm, engine, op);
+                     for (int call = 1; call <= 400; call += 2) {
+                       one.queue(call % 3 == 0 ? 700 : 30, call);
+                       other.queue(call % 5 == 0 ? 700 : 40, call + 1);
+                     }
+                     one.expect_exact();
+                     other.expect_exact();
+                   });
+    }
+  }
+}
+
+// Memory as allocators with expandable segments make it: an address range, mapped afterwards.
+class MappedMemory {
+ public:
+  MappedMemory(int device, std::size_t bytes) {
+    CUmemAllocationProp kind{};
+    kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+    std::size_t step = 0;
+    call<decltype(&cuMemGetAllocationGranularity)>("cuMemGetAllocationGranularity")(
+        &step, &kind, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    bytes_ = (bytes + step - 1) / step * step;
+    CUmemGenericAllocationHandle handle = 0;
+    expect(call<decltype(&cuMemAddressReserve)>("cuMemAddressReserve")(&address_, bytes_, 0, 0, 0));
+    expect(call<decltype(&cuMemCreate)>("cuMemCreate")(&handle, bytes_, &kind, 0));
+    expect(call<decltype(&cuMemMap)>("cuMemMap")(address_, bytes_, 0, handle, 0));
+    expect(call<decltype(&cuMemRelease)>("cuMemRelease")(handle));
+    const CUmemAccessDesc access{kind.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    expect(call<decltype(&cuMemSetAccess)>("cuMemSetAccess")(address_, bytes_, &access, 1));
+  }
+  ~MappedMemory() {
+    call<decltype(&cuMemUnmap)>("cuMemUnmap")(address_, bytes_);
+    call<decltype(&cuMemAddressFree)>("cuMemAddressFree")(address_, bytes_);
+  }
+  MappedMemory(const MappedMemory&) = delete;
+  MappedMemory& operator=(const MappedMemory&) = delete;
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(address_);
+  }
+
+ private:
+  template <typename Function>
+  static Function call(const char* name) {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    check(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result), name);
+    return reinterpret_cast<Function>(found);
+  }
+  static void expect(CUresult result) {
+    if (result != CUDA_SUCCESS) throw std::runtime_error("mapping memory failed");
+  }
+  CUdeviceptr address_ = 0;
+  std::size_t bytes_ = 0;
+};
+
+TEST(CudaGraphs, G07_OperandsInMappedMemoryEagerAndCaptured) {
+  ROWBAND_NEEDS_GPUS(1);
+  with_gpu_ops(2, gpus(), exact_options(700, 264, 128),
+               [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                 const int device = comm.rank() % gpus();
+                 const MappedMemory codes(device, 700 * 128), out(device, 700 * 264 * sizeof(Bf16));
+                 const ExactCalls calls(comm, engine, op);
+                 ActivationView x = calls.x(700);
+                 x.codes = codes.as<E4m3>();
+                 const auto queue = [&] {
+                   return op.run(x, calls.w(), nullptr, out.as<Bf16>(), nullptr, calls.stream());
+                 };
+                 fill_exact(codes.as<E4m3>(), 700, 128, comm.rank(), 1, calls.stream());
+                 calls.check(queue(), 1);
+                 ASSERT_EQ(cudaStreamBeginCapture(calls.stream(), cudaStreamCaptureModeThreadLocal),
+                           cudaSuccess);
+                 const Output y = queue();
+                 cudaGraph_t graph = nullptr;
+                 ASSERT_EQ(cudaStreamEndCapture(calls.stream(), &graph), cudaSuccess);
+                 cudaGraphExec_t executable = nullptr;
+                 ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+                 for (int call = 2; call < 10; ++call) {
+                   fill_exact(codes.as<E4m3>(), 700, 128, comm.rank(), call, calls.stream());
+                   ASSERT_EQ(cudaGraphLaunch(executable, calls.stream()), cudaSuccess);
+                   calls.check(y, call);
+                 }
+                 calls.expect_exact();
+                 cudaGraphExecDestroy(executable);
+                 cudaGraphDestroy(graph);
+                 comm.barrier(Deadline::after(60s));  // unmapping may wait for the device
+               });
+}
+
+}  // namespace
+}  // namespace rowband::cuda

@@ -1,0 +1,89 @@
+// Started by launch_modes_test.cc with variables that CUDA reads at its first use.
+//   cuda_launch_mode_program WORLD DEVICES [other-work]
+// makes an op as the first thing that the process does on a GPU, then 100 exact calls, with kernels
+// and copies on two other streams beside them if told so. Says "exact", or how it ended:
+//   exit status 0 exact, 3 refused at construction, 1 anything else
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include "rowband/base/error.h"
+#include "rowband/engines/cuda/exact_calls.h"
+
+namespace rowband::cuda {
+namespace {
+
+constexpr int kCalls = 100;
+
+class OtherWork {
+ public:
+  explicit OtherWork(Engine& engine) : memory_(device_array<char>(engine, 2 * kBytes)) {}
+  void queue() const {
+    check(cudaMemsetAsync(memory_.get(), 1, kBytes, first_.get()), "other work");
+    check(cudaMemcpyAsync(memory_.get() + kBytes, memory_.get(), kBytes, cudaMemcpyDeviceToDevice,
+                          second_.get()),
+          "other work");
+  }
+
+ private:
+  static constexpr std::int64_t kBytes = 1 << 20;
+  const std::shared_ptr<char> memory_;
+  const TestStream first_, second_;
+};
+
+std::unique_ptr<GemmAllReduce> make(Communicator& comm, const std::shared_ptr<Engine>& engine) {
+  GemmAllReduceOptions options = exact_options(1300, 264, 128);
+  options.deadline = std::chrono::seconds(20);
+  try {
+    return GemmAllReduce::create(comm, engine, options);
+  } catch (const Error& error) {
+    if (comm.rank() == 0) std::printf("refused: %s\n", error.what());
+    return nullptr;
+  }
+}
+
+int run(int world, int devices, bool other_work) {
+  bool refused = false;
+  run_ranks(world, [&](Communicator& comm) {
+    const auto engine = engine_for(comm.rank(), world, devices);
+    const auto op = make(comm, engine);
+    if (op == nullptr) {
+      if (comm.rank() == 0) refused = true;
+      return;
+    }
+    check(cudaSetDevice(comm.rank() % devices), "choosing the rank's device");
+    load_test_kernels();
+    const OtherWork other(*engine);
+    const ExactCalls calls(comm, *engine, *op);
+    for (int call = 1; call <= kCalls; ++call) {
+      if (other_work) other.queue();
+      calls.queue(call % 3 == 0 ? 1300 : 20, call);
+    }
+    calls.expect_exact();
+    comm.barrier(Deadline::after(std::chrono::seconds(20)));
+  });
+  if (refused) return 3;
+  std::printf("exact\n");
+  return 0;
+}
+
+}  // namespace
+}  // namespace rowband::cuda
+
+int main(int count, char** arguments) {
+  if (count < 3) {
+    std::printf("usage: cuda_launch_mode_program WORLD DEVICES [other-work]\n");
+    return 2;
+  }
+  try {
+    const bool other_work = count > 3 && std::string_view(arguments[3]) == "other-work";
+    return rowband::cuda::run(std::atoi(arguments[1]), std::atoi(arguments[2]), other_work);
+  } catch (const rowband::Error& error) {
+    std::printf("%s: %s\n", error.code() == rowband::ErrorCode::kUnavailable ? "refused" : "failed",
+                error.what());
+    return error.code() == rowband::ErrorCode::kUnavailable ? 3 : 1;
+  } catch (const std::exception& error) {
+    std::printf("failed: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,153 @@
+// Device memory: how much, whether there is room, that none is taken late and all comes back; and
+// which devices serve. Skipped, with a message, without a GPU.
+#include <cuda_runtime.h>
+#include <gmock/gmock.h>
+
+#include <mutex>
+#include <random>
+
+#include "rowband/base/error.h"
+#include "rowband/engines/cuda/exact_calls.h"
+#include "rowband/engines/fault_hooks.h"
+
+namespace rowband::cuda {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::int64_t free_bytes() {
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "asking for free memory");
+  return static_cast<std::int64_t>(free);
+}
+
+TEST(CudaMemory, O01_NoRoomNamesNeededAndFreeBytesOnEveryRank) {
+  ROWBAND_NEEDS_GPUS(1);
+  const auto options = exact_options(16384, 7168, 128);
+  const std::int64_t window = GemmAllReduce::window_bytes(*engine_for(0, 4, gpus()), options, 4);
+  EXPECT_GT(window, 2 * 224ll << 20);  // two slots of 16384 x 7168 bf16
+  int refused = 0;
+  std::mutex mutex;
+  run_ranks(4, [&](Communicator& comm) {
+    auto own = options;
+    auto faults = std::make_shared<FaultHooks>();
+    if (comm.rank() == 2) faults->available_bytes = window - 1;
+    own.faults = faults;
+    const auto engine = engine_for(comm.rank(), 4, gpus());
+    check(cudaSetDevice(comm.rank() % gpus()), "choosing the rank's device");
+    comm.barrier(Deadline::after(std::chrono::seconds(20)));
+    const std::int64_t before = free_bytes();
+    try {
+      GemmAllReduce::create(comm, engine, own);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 2"), HasSubstr(std::to_string(window)),
+                                      HasSubstr(std::to_string(window - 1))));
+      const std::lock_guard lock(mutex);
+      ++refused;
+    }
+    EXPECT_EQ(free_bytes(), before);  // refused before anything was taken
+    comm.barrier(Deadline::after(std::chrono::seconds(20)));
+  });
+  EXPECT_EQ(refused, 4);
+}
+
+TEST(CudaMemory, O01_MoreThanTheGpuHas) {
+  ROWBAND_NEEDS_GPUS(1);
+  run_ranks(2, [](Communicator& comm) {
+    try {
+      GemmAllReduce::create(comm, engine_for(comm.rank(), 2, gpus()),
+                            exact_options(std::int64_t{1} << 24, 7168, 128));
+      ADD_FAILURE() << "a window of half a terabyte";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+      EXPECT_THAT(error.what(), HasSubstr("bytes free"));
+    }
+  });
+}
+
+TEST(CudaMemory, O02_MoreRowsThanTheWindowHoldsAreRefusedAndNothingIsWritten) {
+  ROWBAND_NEEDS_GPUS(1);
+  with_gpu_ops(2, gpus(), exact_options(4681, 7168, 128),
+               [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                 const ExactCalls calls(comm, engine, op);
+                 const Output before = calls.queue(4681, 1);
+                 EXPECT_FALSE(op.supports(16384));
+                 EXPECT_THROW(calls.run(16384), Error);
+                 calls.check(before, 1);
+                 EXPECT_THAT(op.why_not_rows(16384), AllOf(HasSubstr("16384"), HasSubstr("4681")));
+                 calls.queue(4681, 2);
+                 calls.expect_exact();
+               });
+}
+
+TEST(CudaMemory, O03_CallsTakeNoMemory) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (const auto& options : served_variants(exact_options(1000, 264, 128), 2)) {
+    with_gpu_ops(2, gpus(), options, [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+      const ExactCalls calls(comm, engine, op);
+      comm.barrier(Deadline::after(std::chrono::seconds(20)));
+      const std::int64_t before = free_bytes();
+      comm.barrier(Deadline::after(std::chrono::seconds(20)));
+      std::minstd_rand same_on_all_ranks(7);
+      for (int call = 1; call <= 1000; ++call) calls.queue(1 + same_on_all_ranks() % 1000, call);
+      calls.expect_exact();
+      comm.barrier(Deadline::after(std::chrono::seconds(20)));
+      EXPECT_EQ(free_bytes(), before);
+    });
+  }
+}
+
+TEST(CudaMemory, L07_WindowsGiveTheirMemoryBack) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (const auto& mode : served_variants(exact_options(32768, 1024, 128), 2)) {
+    GemmAllReduceOptions options = mode;
+    options.self_test = false;
+    std::int64_t before = 0;
+    for (int round = 0; round < 100; ++round) {
+      with_gpu_ops(2, gpus(), options, [](Communicator&, Engine&, GemmAllReduce& op) {
+        EXPECT_GT(op.window_bytes(), 128 << 20);
+      });
+      ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+      if (round == 9) before = free_bytes();
+    }
+    EXPECT_NEAR(static_cast<double>(free_bytes()), static_cast<double>(before), 2 << 20);
+  }
+}
+
+// Multicast is off on many machines; the op needs none.
+TEST(CudaMemory, P03_ServedWithoutMulticast) {
+  ROWBAND_NEEDS_GPUS(2);
+  with_gpu_ops(2, 2, exact_options(600, 264, 128),
+               [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                 const ExactCalls calls(comm, engine, op);
+                 calls.queue(600, 1);
+                 calls.expect_exact();
+               });
+}
+
+TEST(CudaMemory, B01_AGpuOfAnotherArchitectureIsNamedWithBoth) {
+  EXPECT_EQ(why_not_built_for("GPU 0 (H200)", 9, 0), "");
+  for (const auto& [major, minor] : {std::pair{8, 0}, {8, 9}, {10, 0}, {12, 1}}) {
+    EXPECT_EQ(why_not_built_for("GPU 3 (Other)", major, minor),
+              "GPU 3 (Other) is sm_" + std::to_string(major) + std::to_string(minor) +
+                  "; the kernels are built for sm_90a");
+  }
+}
+
+TEST(CudaMemory, P06_ADeviceThatIsNotThereIsNamed) {
+  ROWBAND_NEEDS_GPUS(1);
+  EngineOptions options;
+  options.device = 99;
+  try {
+    make_cuda_engine(options);
+    ADD_FAILURE() << "an engine on GPU 99";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+    EXPECT_THAT(error.what(), HasSubstr("99"));
+  }
+}
+
+}  // namespace
+}  // namespace rowband::cuda

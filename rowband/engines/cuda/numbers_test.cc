@@ -1,0 +1,311 @@
+// What the numbers are: accuracy against the float64 reference, the unfused path's bits, bits that
+// depend on nothing but the row, bias, NaN. Skipped, with a message, without a GPU.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <mutex>
+#include <numeric>
+
+#include "rowband/base/error.h"
+#include "rowband/engines/cuda/random_calls.h"
+#include "rowband/testing/random_group.h"
+
+namespace rowband::cuda {
+namespace {
+
+using testing::AnyOf;
+using testing::HasSubstr;
+
+// The results of all ranks and repetitions for the first m rows of a group.
+std::vector<std::vector<Bf16>> run_group(const RandomGroup& group,
+                                         const GemmAllReduceOptions& options, std::int64_t m,
+                                         int devices, int repeats) {
+  std::vector<std::vector<Bf16>> all;
+  std::mutex mutex;
+  with_gpu_ops(
+      group.world, devices, options, [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+        const OnDevice<RandomActivations> x(engine, group.xs[comm.rank()]);
+        const OnDevice<RandomWeight> w(engine, group.ws[comm.rank()]);
+        const auto bias = engine.upload(group.bias.data(), group.bias.size() * 2);
+        ActivationView view = x.view();
+        view.rows = m;
+        for (int i = 0; i < repeats; ++i) {
+          auto y = fetch(engine, op, op.run(view, w.view(), static_cast<const Bf16*>(bias.get())));
+          const std::lock_guard lock(mutex);
+          all.push_back(std::move(y));
+        }
+      });
+  return all;
+}
+
+TEST(CudaNumbers, N01_N08_AccurateAndEqualOnAllRanksAndRepetitions) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (int world : {1, 2, 3, 8}) {
+    const RandomGroup group(world, 1100, 520, 512, 7 * world);
+    const auto want = group.reference(group.bias.data(), 8);
+    for (const auto& options : served_variants(exact_options(1100, 520, 512), world)) {
+      for (int devices = 1; devices <= gpus(); ++devices) {
+        const auto results = run_group(group, options, 1100, devices, 5);
+        EXPECT_LE(relative_l2(results[0], want), error_limit(options))
+            << "W=" << world << ", " << variant_name(options);
+        for (const auto& result : results) ASSERT_EQ(result, results[0]);
+      }
+    }
+  }
+}
+
+TEST(CudaNumbers, K01_FewDepthBlocksAreAccurate) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (std::int64_t depth : {128, 256, 384}) {
+    const RandomGroup group(2, 512, 1024, depth, 31);
+    const auto results = run_group(group, exact_options(512, 1024, depth), 512, gpus(), 1);
+    EXPECT_LE(relative_l2(results[0], group.reference(group.bias.data(), 8)), 3e-3) << depth;
+  }
+}
+
+TEST(CudaNumbers, N08_AccurateAtFullSize) {
+  ROWBAND_NEEDS_GPUS(1);
+  constexpr std::int64_t kRows = 16384, kCols = 7168, kDepth = 2048;
+  std::vector<std::int64_t> wanted(24);  // rows, of every band
+  for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] = static_cast<std::int64_t>(i) * 709;
+  for (int world : {2, 4}) {
+    for (const auto& options : served_variants(exact_options(kRows, kCols, kDepth), world)) {
+      std::vector<std::vector<E4m3>> xs(world), ws(world);
+      std::vector<std::vector<float>> x_scales(world), w_scales(world);
+      std::vector<Bf16> got;
+      with_gpu_ops(
+          world, gpus(), options, [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+            const TestStream stream;
+            const RandomOperands operands(engine, op.spec(), 50 + 4 * comm.rank(), stream.get());
+            const EqualOnAllRanks equal(comm, engine);
+            const ActivationView x = operands.x();
+            const WeightView w = operands.w();
+            const auto fetch_array = [&](auto& to, const auto* from, std::int64_t count) {
+              to.resize(static_cast<std::size_t>(count));
+              engine.download(to.data(), from, to.size() * sizeof(to[0]), stream.get());
+            };
+            fetch_array(xs[comm.rank()], x.codes, kRows * kDepth);
+            fetch_array(ws[comm.rank()], w.codes, kCols * kDepth);
+            fetch_array(x_scales[comm.rank()], x.scales, kRows * kDepth / 128);
+            fetch_array(w_scales[comm.rank()], w.scales, kCols * kDepth / 128 / 128);
+            comm.barrier(Deadline::after(std::chrono::seconds(60)));
+            const Output y = op.run(x, w, nullptr, nullptr, nullptr, stream.get());
+            equal.expect(y, stream);
+            if (comm.rank() == 0) {
+              for (std::int64_t row : wanted) {
+                std::vector<Bf16> one(kCols);
+                engine.download(one.data(), y.data + row * kCols, kCols * sizeof(Bf16),
+                                stream.get());
+                got.insert(got.end(), one.begin(), one.end());
+              }
+            }
+          });
+      std::vector<ActivationView> x_views;
+      std::vector<WeightView> w_views;
+      for (int rank = 0; rank < world; ++rank) {
+        x_views.push_back({xs[rank].data(), kRows, kDepth, kDepth, x_scales[rank].data(), 16, 1});
+        w_views.push_back({ws[rank].data(), kCols, kDepth, kDepth, w_scales[rank].data(), 16, 1});
+      }
+      EXPECT_LE(relative_l2(got, reference_rows(x_views, w_views, nullptr, wanted, 16)),
+                error_limit(options))
+          << "W=" << world << ", " << variant_name(options);
+    }
+  }
+}
+
+// Rows of full precision: partials are rounded to bf16 and added in rank order on either path.
+TEST(CudaNumbers, TheFusedPathHasTheBitsOfTheUnfusedOne) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (int world : {2, 3, 4, 8}) {
+    for (const auto& options : served_variants(exact_options(3000, 1032, 640), world)) {
+      if (options.wire != Wire::kBf16) continue;
+      SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
+      with_gpu_ops(
+          world, gpus(), options, [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+            const TestStream stream;
+            const RandomOperands operands(engine, op.spec(), 20 + 4 * comm.rank(), stream.get());
+            const UnfusedPath unfused(comm, engine, 3000 * 1032);
+            const DeviceFindings found(engine);
+            for (std::int64_t rows : {3000, 1, 129, 1024}) {
+              const Bf16* want = unfused.run(operands.x(rows), operands.w(), stream);
+              const Output y =
+                  op.run(operands.x(rows), operands.w(), nullptr, nullptr, nullptr, stream.get());
+              check_equal(y.data, want, bytes_of(y), found.get(), stream.get());
+              stream.wait();
+              comm.barrier(Deadline::after(std::chrono::seconds(60)));
+            }
+            found.expect_none("against the unfused path", stream.get());
+            EXPECT_EQ(op.poison(), "");
+          });
+    }
+  }
+}
+
+TEST(CudaNumbers, TheFusedPathIsWithin3e5OfTheCommunicatorsAllReduce) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (int world : {2, 4, 8}) {
+    const RandomGroup group(world, 500, 520, 512, 3);
+    with_gpu_ops(world, gpus(), exact_options(500, 520, 512),
+                 [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                   const OnDevice<RandomActivations> x(engine, group.xs[comm.rank()]);
+                   const OnDevice<RandomWeight> w(engine, group.ws[comm.rank()]);
+                   const auto partial = device_array<Bf16>(engine, 500 * 520);
+                   engine.gemm(x.view(), w.view(), nullptr, partial.get(), nullptr);
+                   std::vector<Bf16> base(500 * 520);
+                   engine.download(base.data(), partial.get(), base.size() * 2, nullptr);
+                   comm.all_reduce(base.data(), 500 * 520,
+                                   Deadline::after(std::chrono::seconds(60)));
+                   const auto fused = fetch(engine, op, op.run(x.view(), w.view()));
+                   EXPECT_LE(relative_l2(fused, base), 3e-5) << "W=" << world;
+                   if (world == 2) {
+                     EXPECT_EQ(fused, base);
+                   }
+                 });
+  }
+}
+
+TEST(CudaNumbers, N05_ARowsBitsDoNotDependOnMOrOnItsOwner) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (const auto& base : served_variants(exact_options(16384, 264, 384), 3)) {
+    GemmAllReduceOptions options = base;
+    SCOPED_TRACE(variant_name(options));
+    with_gpu_ops(3, gpus(), options, [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+      const TestStream stream;
+      const RandomOperands operands(engine, op.spec(), 8 + 4 * comm.rank(), stream.get());
+      const auto whole = device_array<Bf16>(engine, 16384 * 264);
+      const EqualOnAllRanks equal(comm, engine);
+      const DeviceFindings found(engine);
+      stream.wait();
+      comm.barrier(Deadline::after(std::chrono::seconds(60)));
+      op.run(operands.x(), operands.w(), nullptr, whole.get(), nullptr, stream.get());
+      for (std::int64_t rows : {1, 5, 256, 512, 700, 4096, 16384}) {
+        for (int repeat = 0; repeat < 20; ++repeat) {
+          const Output y =
+              op.run(operands.x(rows), operands.w(), nullptr, nullptr, nullptr, stream.get());
+          check_equal(y.data, whole.get(), bytes_of(y), found.get(), stream.get());
+        }
+      }
+      found.expect_none("rows of calls of another M", stream.get());
+      equal.expect({whole.get(), 16384, 264}, stream);
+    });
+  }
+}
+
+TEST(CudaNumbers, N05_PartialsAreAddedInRankOrderWhoeverOwnsTheRow) {
+  ROWBAND_NEEDS_GPUS(1);
+  // Sums of 2^30, -2^30 and 1 in fp32 are 0 or 1, as the order has it.
+  std::vector<float> partials{-0x1p30f, 1.0f, 0x1p30f};
+  do {
+    const float want = partials[0] + partials[1] + partials[2];
+    with_gpu_ops(3, 1, exact_options(800, 8, 128),
+                 [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                   const float partial = partials[comm.rank()];
+                   ConstantWeight weight(8, 128, partial < 0 ? -1.0f : 1.0f);
+                   weight.scales[0] = std::abs(partial) / 128;
+                   const OnDevice<ConstantActivations> x(engine, ConstantActivations(800, 128, 1));
+                   const OnDevice<ConstantWeight> w(engine, weight);
+                   for (Bf16 value : fetch(engine, op, op.run(x.view(), w.view()))) {
+                     ASSERT_EQ(to_float(value), want);
+                   }
+                 });
+  } while (std::next_permutation(partials.begin(), partials.end()));
+}
+
+TEST(CudaNumbers, N01_BiasIsAddedOnce) {
+  ROWBAND_NEEDS_GPUS(1);
+  // K = 4 split in two, padded with zeros to a block per rank.
+  const float x[2][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}};
+  const float w[3][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}, {9, 10, 11, 12}};
+  const float want[2][3] = {{130, 270, 410}, {170, 374, 576}};  // 578 reads 576 in bf16
+  std::vector<Bf16> bias(8);
+  for (int i = 0; i < 3; ++i) bias[i] = to_bf16(static_cast<float>(100 * (i + 1)));
+  for (const auto& options : served_variants(exact_options(2, 8, 128), 2)) {
+    if (options.wire != Wire::kBf16) continue;  // 410 beside 270 is not exact in e4m3
+    with_gpu_ops(2, gpus(), options, [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+      ConstantActivations xs(2, 128, 0);
+      ConstantWeight ws(8, 128, 0);
+      for (int k = 0; k < 2; ++k) {
+        for (int m = 0; m < 2; ++m) xs.codes[m * 128 + k] = to_e4m3(x[m][comm.rank() * 2 + k]);
+        for (int n = 0; n < 3; ++n) ws.codes[n * 128 + k] = to_e4m3(w[n][comm.rank() * 2 + k]);
+      }
+      const OnDevice<ConstantActivations> xd(engine, xs);
+      const OnDevice<ConstantWeight> wd(engine, ws);
+      const auto b = engine.upload(bias.data(), bias.size() * sizeof(Bf16));
+      const auto y =
+          fetch(engine, op, op.run(xd.view(), wd.view(), static_cast<const Bf16*>(b.get())));
+      for (int m = 0; m < 2; ++m) {
+        for (int n = 0; n < 3; ++n) EXPECT_EQ(to_float(y[m * 8 + n]), want[m][n]);
+      }
+    });
+  }
+}
+
+TEST(CudaNumbers, N09_TheFp8WireWithRowsThatDivideByNothing) {
+  ROWBAND_NEEDS_GPUS(1);
+  const auto engine = engine_for(0, 1, 1);
+  for (const auto& options : all_modes(exact_options(1000, 264, 128))) {
+    if (options.wire != Wire::kFp8) continue;
+    const auto why = engine->why_not_served(GemmAllReduce::plan_spec(*engine, options, 8));
+    if (!why.empty()) {  // declined, with the reason
+      EXPECT_THAT(why, AnyOf(HasSubstr("wire fp8"), HasSubstr("copy_engine")));
+      continue;
+    }
+    with_gpu_ops(8, gpus(), options, [](Communicator& comm, Engine& gpu, GemmAllReduce& op) {
+      const ExactCalls calls(comm, gpu, op);
+      calls.queue(1000, 1);
+      calls.queue(999, 2);
+      calls.expect_exact();
+    });
+  }
+}
+
+TEST(CudaNumbers, NaNStaysInItsRowAndReachesEveryRank) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (const auto& options : served_variants(exact_options(64, 128, 128), 2)) {
+    with_gpu_ops(2, gpus(), options, [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+      ConstantActivations host(64, 128, 1);
+      if (comm.rank() == 0) host.codes[40 * 128] = {0x7F};
+      const OnDevice<ConstantActivations> x(engine, host);
+      const OnDevice<ConstantWeight> w(engine, ConstantWeight(128, 128, 2));
+      const auto y = fetch(engine, op, op.run(x.view(), w.view()));
+      for (std::size_t i = 0; i < y.size(); ++i) {
+        if (i / 128 == 40) {
+          EXPECT_TRUE(std::isnan(to_float(y[i]))) << variant_name(options);
+        } else {
+          ASSERT_EQ(to_float(y[i]), 512.0f) << "row " << i / 128;
+        }
+      }
+    });
+  }
+}
+
+TEST(CudaNumbers, Q08_RowsBehindMAreNotRead) {
+  ROWBAND_NEEDS_GPUS(1);
+  with_gpu_ops(
+      2, gpus(), exact_options(256, 264, 256),
+      [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+        const TestStream stream;
+        const RandomOperands operands(engine, op.spec(), 90 + comm.rank(), stream.get());
+        const DeviceFindings found(engine);
+        for (std::int64_t rows : {1, 33, 100, 127}) {
+          const ActivationView x = operands.x(rows);
+          auto* codes = const_cast<E4m3*>(x.codes) + rows * 256;
+          auto* scales = const_cast<float*>(x.scales) + rows * 2;
+          Output results[2];
+          for (int fill : {0, 1}) {
+            ASSERT_EQ(cudaMemsetAsync(codes, fill * 0xFF, (256 - rows) * 256, stream.get()),
+                      cudaSuccess);
+            ASSERT_EQ(cudaMemsetAsync(scales, fill * 0xFF, (256 - rows) * 2 * 4, stream.get()),
+                      cudaSuccess);
+            results[fill] = op.run(x, operands.w(), nullptr, nullptr, nullptr, stream.get());
+          }
+          check_equal(results[0].data, results[1].data, bytes_of(results[0]), found.get(),
+                      stream.get());
+        }
+        found.expect_none("NaN behind M", stream.get());
+        EXPECT_EQ(op.poison(), "");
+      });
+}
+
+}  // namespace
+}  // namespace rowband::cuda

@@ -1,0 +1,108 @@
+// Test code: random operands filled on the GPU, and the unfused path to hold the fused one to.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rowband/base/cuda/device_memory.h"
+#include "rowband/engines/cuda/exact_calls.h"
+
+namespace rowband::cuda {
+
+// One rank's operands. Every code but NaN occurs; rows may lie further apart than K.
+class RandomOperands {
+ public:
+  RandomOperands(Engine& engine, const PlanSpec& spec, std::uint64_t seed, cudaStream_t stream,
+                 std::int64_t row_stride = 0)
+      : rows_(spec.max_rows),
+        cols_(spec.cols),
+        depth_(spec.depth),
+        stride_(std::max(row_stride, depth_)),
+        x_(device_array<E4m3>(engine, rows_ * stride_)),
+        w_(device_array<E4m3>(engine, cols_ * stride_)),
+        x_scales_(device_array<float>(engine, rows_ * scale_blocks(depth_))),
+        w_scales_(device_array<float>(engine, scale_blocks(cols_) * scale_blocks(depth_))) {
+    fill_random(x_.get(), rows_ * stride_, seed, stream);
+    fill_random(w_.get(), cols_ * stride_, seed + 1, stream);
+    fill_random(x_scales_.get(), rows_ * scale_blocks(depth_), seed + 2, stream);
+    fill_random(w_scales_.get(), scale_blocks(cols_) * scale_blocks(depth_), seed + 3, stream);
+  }
+
+  ActivationView x() const { return x(rows_); }
+  ActivationView x(std::int64_t rows) const {
+    return {x_.get(), rows, depth_, stride_, x_scales_.get(), scale_blocks(depth_), 1};
+  }
+  WeightView w() const {
+    return {w_.get(), cols_, depth_, stride_, w_scales_.get(), scale_blocks(depth_), 1};
+  }
+
+ private:
+  const std::int64_t rows_, cols_, depth_, stride_;
+  const std::shared_ptr<E4m3> x_, w_;
+  const std::shared_ptr<float> x_scales_, w_scales_;
+};
+
+// The unfused path: this engine's GEMM, then the partials of all ranks added in rank order.
+class UnfusedPath {
+ public:
+  // Collective; before any call is queued.
+  UnfusedPath(Communicator& comm, Engine& engine, std::int64_t elements)
+      : comm_(comm),
+        engine_(engine),
+        partial_(allocate_device(static_cast<std::size_t>(elements) * sizeof(Bf16))),
+        sum_(allocate_device(static_cast<std::size_t>(elements) * sizeof(Bf16))) {
+    check(cudaDeviceSynchronize(), "allocating");
+    comm.barrier(Deadline::after(std::chrono::seconds(60)));
+  }
+
+  // Collective. [rows, cols] on this rank's GPU.
+  const Bf16* run(const ActivationView& x, const WeightView& w, const TestStream& stream) const {
+    engine_.gemm(x, w, nullptr, static_cast<Bf16*>(partial_.get()), nullptr, stream.get());
+    stream.wait();
+    const Bf16* own = static_cast<const Bf16*>(partial_.get());
+    std::vector<const Bf16*> partials(static_cast<std::size_t>(comm_.size()));
+    const auto deadline = Deadline::after(std::chrono::seconds(60));
+    comm_.all_gather(&own, partials.data(), sizeof own, deadline);
+    add_partials(partials.data(), comm_.size(), x.rows * w.cols, static_cast<Bf16*>(sum_.get()),
+                 stream.get());
+    stream.wait();
+    comm_.barrier(deadline);
+    return static_cast<const Bf16*>(sum_.get());
+  }
+
+ private:
+  Communicator& comm_;
+  Engine& engine_;
+  const DeviceMemory partial_, sum_;
+};
+
+inline std::size_t bytes_of(const Output& y) {
+  return static_cast<std::size_t>(y.rows * y.cols) * sizeof(Bf16);
+}
+
+// Collective. Throws unless the results of all ranks are equal to the bit.
+class EqualOnAllRanks {
+ public:
+  EqualOnAllRanks(Communicator& comm, Engine& engine)
+      : comm_(comm), engine_(engine), digest_(device_array<unsigned long long>(engine, 1)) {}
+  void expect(const Output& y, const TestStream& stream) const {
+    check(cudaMemsetAsync(digest_.get(), 0, sizeof(unsigned long long), stream.get()), "a digest");
+    add_digest(y.data, bytes_of(y), digest_.get(), stream.get());
+    unsigned long long own = 0;
+    engine_.download(&own, digest_.get(), sizeof own, stream.get());
+    std::vector<unsigned long long> all(static_cast<std::size_t>(comm_.size()));
+    comm_.all_gather(&own, all.data(), sizeof own, Deadline::after(std::chrono::seconds(60)));
+    for (unsigned long long other : all) {
+      if (other != own) throw std::runtime_error("the ranks' results differ");
+    }
+  }
+
+ private:
+  Communicator& comm_;
+  Engine& engine_;
+  const std::shared_ptr<unsigned long long> digest_;
+};
+
+}  // namespace rowband::cuda

@@ -1,0 +1,263 @@
+// Shapes on the GPUs: every world, ragged, empty and huge M, tails of N, every number of K blocks,
+// strides; exact to the bit. Skipped, with a message, without a GPU.
+#include <gmock/gmock.h>
+
+#include "rowband/base/error.h"
+#include "rowband/engines/cuda/random_calls.h"
+#include "rowband/testing/operands.h"
+
+namespace rowband::cuda {
+namespace {
+
+using testing::HasSubstr;
+
+GemmAllReduceOptions untested(GemmAllReduceOptions options) {
+  options.self_test = false;
+  return options;
+}
+
+// Exact calls with these M, one after the other.
+void expect_exact(int world, int devices, const GemmAllReduceOptions& options,
+                  const std::vector<std::int64_t>& rows) {
+  SCOPED_TRACE("W=" + std::to_string(world) + " on " + std::to_string(devices) + " GPU(s), " +
+               variant_name(options));
+  with_gpu_ops(world, devices, options, [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+    const ExactCalls calls(comm, engine, op);
+    std::int64_t call = 0;
+    for (std::int64_t m : rows) {
+      EXPECT_TRUE(op.supports(m)) << m;
+      const Output y = calls.queue(m, ++call);
+      EXPECT_EQ(y.rows, m);
+      EXPECT_EQ(y.cols, options.cols);
+    }
+    calls.expect_exact();
+  });
+}
+
+TEST(CudaShapes, W01_N03_M01_M05_EveryWorldAndRaggedM) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (int devices = 1; devices <= gpus(); ++devices) {
+    for (int world = 1; world <= 8; ++world) {
+      for (const auto& options : served_variants(exact_options(2100, 264, 128), world)) {
+        expect_exact(world, devices, options, {2100, 1, 33, 0, 65, 129, 256, 257, 1024, 0, 2100});
+      }
+    }
+  }
+}
+
+TEST(CudaShapes, W01_RowsThatDivideByEveryWorld) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (int world = 1; world <= 8; ++world) {
+    expect_exact(world, gpus(), untested(exact_options(107520, 1024, 256)), {3360, 107520, 3360});
+  }
+}
+
+TEST(CudaShapes, W03_TailsOfRowsAndColumns) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (const auto& [world, cols] : {std::pair{8, 128}, {2, 128}, {8, 8}, {3, 264}, {5, 1000}}) {
+    for (const auto& options : served_variants(exact_options(16, cols, 128), world)) {
+      expect_exact(world, gpus(), options, {1, 3, 7, 9, 16});
+    }
+  }
+}
+
+TEST(CudaShapes, M08_K01_K03_GridOfShapes) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (int world : {2, 4, 8}) {
+    for (std::int64_t cols : {128, 384, 1024, 7168}) {
+      for (std::int64_t depth : {128, 256, 384, 1152, 2048}) {
+        expect_exact(world, gpus(), untested(exact_options(4096, cols, depth)),
+                     {128, 256, 384, 512, 1024, 4096});
+      }
+    }
+  }
+}
+
+TEST(CudaShapes, K03_EveryNumberOfDepthBlocks) {
+  ROWBAND_NEEDS_GPUS(1);
+  const auto engine = engine_for(0, 1, 1);
+  for (std::int64_t depth = 128; depth <= 8192; depth += depth < 2304 ? 128 : 1408) {
+    const OnDevice<ConstantActivations> x(*engine, ConstantActivations(300, depth, 1.0f));
+    const OnDevice<ConstantWeight> w(*engine, ConstantWeight(264, depth, 2.0f));
+    const auto out = device_array<Bf16>(*engine, 300 * 264);
+    engine->gemm(x.view(), w.view(), nullptr, out.get(), nullptr);
+    std::vector<Bf16> host(300 * 264);
+    engine->download(host.data(), out.get(), host.size() * sizeof(Bf16), nullptr);
+    for (Bf16 value : host) {
+      ASSERT_EQ(value, to_bf16(2.0f * static_cast<float>(depth))) << "K=" << depth;
+    }
+  }
+}
+
+// M * N passes 2^31 between the two.
+TEST(CudaShapes, M03_MoreElementsThan31BitsCount) {
+  ROWBAND_NEEDS_GPUS(1);
+  std::size_t free = 0, total = 0;
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+  if (free < std::size_t{32} << 30) GTEST_SKIP() << "needs 32 GiB of free GPU memory";
+  expect_exact(2, gpus(), untested(exact_options(299594, 7168, 128)), {299593, 299594});
+}
+
+TEST(CudaShapes, M05_M07_OnlyTheRowsOfTheCallAreWritten) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (auto options : served_variants(exact_options(512, 136, 128), 2)) {
+    options.slots = 1;
+    SCOPED_TRACE(variant_name(options));
+    with_gpu_ops(2, gpus(), options, [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+      const DeviceFindings found(engine);
+      constexpr std::int64_t kElements = 512 * 136 + 64;
+      const auto out = device_array<Bf16>(engine, kElements);
+      const auto before = device_array<Bf16>(engine, kElements);
+      const ExactCalls calls(comm, engine, op);
+      std::int64_t call = 0;
+      for (std::int64_t rows : {300, 1, 33, 65, 129}) {
+        // In the window's slot, the rows of the call before stay.
+        const Output whole = calls.queue(512, ++call);
+        engine.copy(before.get(), whole.data, bytes_of(whole), calls.stream());
+        const Output y = calls.queue(rows, ++call);
+        ASSERT_EQ(y.data, whole.data);
+        check_equal(y.data + rows * 136, before.get() + rows * 136,
+                    static_cast<std::size_t>(512 - rows) * 136 * sizeof(Bf16), found.get(),
+                    calls.stream());
+        // In the caller's buffer, everything behind them.
+        ASSERT_EQ(cudaMemsetAsync(out.get(), 0x5A, kElements * sizeof(Bf16), calls.stream()),
+                  cudaSuccess);
+        calls.queue(rows, ++call, out.get());
+        check_bytes(out.get() + rows * 136, 0x5A,
+                    static_cast<std::size_t>(kElements - rows * 136) * sizeof(Bf16), found.get(),
+                    calls.stream());
+      }
+      calls.expect_exact();
+      found.expect_none("rows behind M", calls.stream());
+    });
+  }
+}
+
+TEST(CudaShapes, M09_FewRowsLeaveTheirNeighboursAlone) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (auto options : served_variants(exact_options(64, 128, 128), 2)) {
+    options.slots = 3;
+    SCOPED_TRACE(variant_name(options));
+    with_gpu_ops(2, gpus(), options, [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+      const DeviceFindings found(engine);
+      constexpr std::int64_t kGuard = 4096, kRow = 128 * sizeof(Bf16);
+      const auto guarded = device_array<std::byte>(engine, 2 * kGuard + 32 * kRow);
+      const ExactCalls calls(comm, engine, op);
+      for (std::int64_t rows = 1; rows < 32; ++rows) {
+        ASSERT_EQ(cudaMemsetAsync(guarded.get(), 0x5A, 2 * kGuard + 32 * kRow, calls.stream()),
+                  cudaSuccess);
+        // The results of the two calls before, in the slots beside this one's.
+        const Output first = calls.queue(64, 3 * rows), second = calls.queue(64, 3 * rows + 1);
+        calls.queue(rows, 3 * rows + 2, reinterpret_cast<Bf16*>(guarded.get() + kGuard));
+        calls.check(first, 3 * rows);
+        calls.check(second, 3 * rows + 1);
+        check_bytes(guarded.get(), 0x5A, kGuard, found.get(), calls.stream());
+        check_bytes(guarded.get() + kGuard + rows * kRow, 0x5A,
+                    static_cast<std::size_t>(kGuard + (32 - rows) * kRow), found.get(),
+                    calls.stream());
+      }
+      calls.expect_exact();
+      found.expect_none("guard bytes", calls.stream());
+    });
+  }
+}
+
+TEST(CudaShapes, M10_LargeCallsEqualTheUnfusedPathEveryTime) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (const auto& [rows, depth] : {std::pair{16384, 640}, {32768, 2176}}) {
+    const auto options = untested(exact_options(rows, 7168, depth));
+    with_gpu_ops(2, gpus(), options, [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+      const TestStream stream;
+      const RandomOperands operands(engine, op.spec(), 10 * comm.rank(), stream.get());
+      const DeviceFindings found(engine);
+      const UnfusedPath unfused(comm, engine, op.spec().max_rows * op.spec().cols);
+      const Bf16* want = unfused.run(operands.x(), operands.w(), stream);
+      for (int repeat = 0; repeat < 20; ++repeat) {
+        const Output y =
+            op.run(operands.x(), operands.w(), nullptr, nullptr, nullptr, stream.get());
+        check_equal(y.data, want, bytes_of(y), found.get(), stream.get());
+      }
+      found.expect_none("against the unfused path", stream.get());
+      EXPECT_EQ(op.poison(), "");
+    });
+  }
+}
+
+TEST(CudaShapes, S08_S09_StridedOperandsGiveTheBitsOfDenseOnes) {
+  ROWBAND_NEEDS_GPUS(1);
+  constexpr std::int64_t kRows = 700, kCols = 264, kDepth = 256, kWide = 640;
+  with_gpu_ops(2, gpus(), exact_options(kRows, kCols, kDepth),
+               [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                 const TestStream stream;
+                 const RandomOperands wide(engine, op.spec(), 5 + comm.rank(), stream.get(), kWide);
+                 ActivationView x = wide.x();
+                 WeightView w = wide.w();
+                 x.codes += 64;  // columns 64..64+K of wider rows
+                 w.codes += 128;
+                 const auto dense_x = device_array<E4m3>(engine, kRows * kDepth);
+                 const auto dense_w = device_array<E4m3>(engine, kCols * kDepth);
+                 const auto turned = device_array<float>(engine, 2 * kRows);
+                 const DeviceFindings found(engine);
+                 ASSERT_EQ(cudaMemcpy2DAsync(dense_x.get(), kDepth, x.codes, kWide, kDepth, kRows,
+                                             cudaMemcpyDeviceToDevice, stream.get()),
+                           cudaSuccess);
+                 ASSERT_EQ(cudaMemcpy2DAsync(dense_w.get(), kDepth, w.codes, kWide, kDepth, kCols,
+                                             cudaMemcpyDeviceToDevice, stream.get()),
+                           cudaSuccess);
+                 stream.wait();
+                 comm.barrier(Deadline::after(std::chrono::seconds(20)));
+                 const Output strided = op.run(x, w, nullptr, nullptr, nullptr, stream.get());
+                 // Scales block by block, as some quantisers lay them.
+                 for (int block = 0; block < 2; ++block) {
+                   ASSERT_EQ(cudaMemcpy2DAsync(turned.get() + block * kRows, 4, x.scales + block, 8,
+                                               4, kRows, cudaMemcpyDeviceToDevice, stream.get()),
+                             cudaSuccess);
+                 }
+                 stream.wait();
+                 const Output dense =
+                     op.run({dense_x.get(), kRows, kDepth, kDepth, turned.get(), 1, kRows},
+                            {dense_w.get(), kCols, kDepth, kDepth, w.scales, w.scale_row_stride, 1},
+                            nullptr, nullptr, nullptr, stream.get());
+                 check_equal(strided.data, dense.data, bytes_of(dense), found.get(), stream.get());
+                 found.expect_none("strided against dense", stream.get());
+                 EXPECT_EQ(op.poison(), "");
+
+                 // Rows that the GPU cannot step over are refused, on both ranks alike.
+                 x.row_stride = kWide + 8;
+                 x.rows = 10;
+                 EXPECT_THAT(op.why_not(x, w), HasSubstr("648 bytes apart"));
+                 EXPECT_THROW(op.run(x, w), Error);
+                 EXPECT_EQ(op.poison(), "");
+               });
+}
+
+TEST(CudaShapes, S10_MisalignedOperandsAreRefusedAndTheContextLivesOn) {
+  ROWBAND_NEEDS_GPUS(1);
+  with_gpu_ops(2, gpus(), exact_options(600, 264, 128),
+               [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                 const auto out = device_array<Bf16>(engine, 600 * 264 + 1);
+                 const auto bias = device_array<Bf16>(engine, 265);
+                 const ExactCalls calls(comm, engine, op);
+                 ActivationView x = calls.x(500);
+                 x.codes += 2;
+                 WeightView w = calls.w();
+                 w.codes += 8;
+                 EXPECT_THAT(op.why_not(x, calls.w()), HasSubstr("activation codes"));
+                 EXPECT_THAT(op.why_not(calls.x(500), w), HasSubstr("weight codes"));
+                 EXPECT_THAT(op.why_not(calls.x(500), calls.w(), nullptr, bias.get() + 1),
+                             HasSubstr("bias"));
+                 EXPECT_THROW(op.run(x, calls.w()), Error);
+                 EXPECT_THROW(op.run(calls.x(500), calls.w(), bias.get() + 1), Error);
+                 EXPECT_THROW(
+                     engine.gemm(calls.x(500), calls.w(), bias.get() + 1, out.get(), nullptr),
+                     Error);
+                 EXPECT_THROW(engine.gemm(x, calls.w(), nullptr, out.get(), nullptr), Error);
+                 // An output may lie anywhere: it is copied there.
+                 calls.queue(600, 1, out.get() + 1);
+                 calls.expect_exact();
+               });
+}
+
+}  // namespace
+}  // namespace rowband::cuda

@@ -1,0 +1,51 @@
+// Small calls of every kind, for compute-sanitizer: scripts/test-gpu --sanitize. One rank per GPU,
+// since the sanitizer runs the kernels of one GPU one after the other.
+#include <gtest/gtest.h>
+
+#include "rowband/engines/cuda/random_calls.h"
+
+namespace rowband::cuda {
+namespace {
+
+void run_small_calls(int world) {
+  for (const auto& options : served_variants(exact_options(600, 136, 384), world)) {
+    SCOPED_TRACE(variant_name(options));
+    with_gpu_ops(world, world, options, [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+      const TestStream stream;
+      const RandomOperands operands(engine, op.spec(), 3, stream.get());
+      const auto bias = device_array<Bf16>(engine, 136);
+      const ExactCalls calls(comm, engine, op);
+      std::int64_t call = 0;
+      for (std::int64_t rows : {600, 0, 1, 257}) calls.queue(rows, ++call);
+      calls.expect_exact();
+      op.run(operands.x(300), operands.w(), bias.get(), nullptr, nullptr, stream.get());
+      stream.wait();
+      EXPECT_EQ(op.poison(), "");
+    });
+  }
+}
+
+TEST(CudaSmall, CallsOfOneRank) {
+  ROWBAND_NEEDS_GPUS(1);
+  run_small_calls(1);
+}
+
+TEST(CudaSmall, CallsOfARankPerGpu) {
+  ROWBAND_NEEDS_GPUS(2);
+  run_small_calls(2);
+}
+
+TEST(CudaSmall, TheQuantiser) {
+  ROWBAND_NEEDS_GPUS(1);
+  const auto engine = engine_for(0, 1, 1);
+  const auto x = device_array<Bf16>(*engine, 33 * 515);
+  const auto codes = device_array<E4m3>(*engine, 33 * 512);
+  const auto scales = device_array<float>(*engine, 33 * 4);
+  engine->quantize(x.get(), 33, 512, 515, ScaleFormat::kFp32, codes.get(), scales.get());
+  std::vector<float> host(33 * 4);
+  engine->download(host.data(), scales.get(), host.size() * sizeof(float), nullptr);
+  for (float scale : host) EXPECT_EQ(scale, 1.0f);
+}
+
+}  // namespace
+}  // namespace rowband::cuda
