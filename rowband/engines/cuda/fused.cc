@@ -22,8 +22,11 @@ struct Counters {
   std::uint64_t calls;
   std::uint32_t blocks_done;
   std::uint32_t widened;
+  std::uint32_t epoch;
+  std::uint32_t unused;
   Status status;
-  // chunk_done[world][chunks] follows
+  // Then chunk_begin[world][chunks] of 8 bytes, chunk_done[world][chunks] and
+  // ready[legs][world][chunks] of 4.
 };
 
 std::int64_t flags_bytes(int world, int chunks) {
@@ -31,10 +34,17 @@ std::int64_t flags_bytes(int world, int chunks) {
   return (words * 4 + 15) / 16 * 16;
 }
 
+// Of a traced call: two a tile, and for a chunk its way, its arrival and each cluster's widening.
+std::uint32_t most_events(const PlanSpec& spec, int clusters) {
+  const CallPlan plan(spec, spec.max_rows);
+  return static_cast<std::uint32_t>(2 * plan.tiles() + spec.world * spec.chunks * (2 + clusters));
+}
+
 }  // namespace
 
 std::int64_t control_bytes(int world, int chunks) {
-  return flags_bytes(world, chunks) + 2 * world * static_cast<std::int64_t>(sizeof(Card));
+  return flags_bytes(world, chunks) +
+         world * static_cast<std::int64_t>(2 * sizeof(Card) + sizeof(Status));
 }
 
 CudaFused::CudaFused(Communicator& comm, const PlanSpec& spec, const FusedOptions& options,
@@ -57,6 +67,11 @@ CudaFused::CudaFused(Communicator& comm, const PlanSpec& spec, const FusedOption
     // Before any wait is posted: loading code in a first launch could wait for a kernel that spins.
     load_fused_kernel();
     load_quantize_kernel();
+    load_clock_exchange();
+    timeline_ = std::make_unique<DeviceTimeline>(most_events(spec, clusters));
+    if (spec.transport == Transport::kCopyEngine && spec.world > 1) {
+      copies_ = std::make_unique<CopyQueues>(spec.world - 1);
+    }
     if (options.faults) {
       calls_ = options.faults->first_call - 1;
       check(cudaMemcpy(&static_cast<Counters*>(counters_.get())->calls, &calls_, sizeof calls_,
@@ -96,6 +111,10 @@ Card* CudaFused::cards(int at_rank, int from) const {
   return reinterpret_cast<Card*>(first) + 2 * from;
 }
 
+Status* CudaFused::failure(int at_rank, int from) const {
+  return reinterpret_cast<Status*>(cards(at_rank, spec_.world)) + from;
+}
+
 std::string CudaFused::poison() const {
   const auto* status = static_cast<const volatile Status*>(host_status_.get());
   switch (status->code) {
@@ -113,20 +132,28 @@ std::string CudaFused::poison() const {
   }
   const double seconds = std::chrono::duration<double>(options_.deadline).count();
   if (status->leg == 2) {
-    return fmt::format("rank {} waited {:.3g} s for rank {} to begin the call", rank_, seconds,
-                       status->peer);
+    return fmt::format("rank {} waited {:.3g} s for rank {} to begin the call", status->rank,
+                       seconds, status->peer);
   }
-  return fmt::format("rank {} waited {:.3g} s for chunk {} of rank {} ({} leg)", rank_, seconds,
-                     status->chunk, status->peer, status->leg == 0 ? "scatter" : "gather");
+  return fmt::format("rank {} waited {:.3g} s for chunk {} of rank {} ({} leg)", status->rank,
+                     seconds, status->chunk, status->peer, status->leg == 0 ? "scatter" : "gather");
 }
 
 std::size_t counters_bytes(int world, int chunks) {
-  return sizeof(Counters) + sizeof(std::uint32_t) * static_cast<std::size_t>(world * chunks);
+  return sizeof(Counters) + (8 + 4 + 4 * kLegs) * static_cast<std::size_t>(world * chunks);
 }
 
 void point_to_counters(FusedArguments& a, void* counters) {
   auto* first = static_cast<Counters*>(counters);
-  a.chunk_done = reinterpret_cast<std::uint32_t*>(first + 1);
+  const int all = a.world * a.order.chunks;
+  a.chunk_begin = reinterpret_cast<std::uint64_t*>(first + 1);
+  a.chunk_done = reinterpret_cast<std::uint32_t*>(a.chunk_begin + all);
+  for (int leg = 0; leg < kLegs; ++leg) {
+    for (int peer = 0; peer < a.world; ++peer) {
+      a.ready[leg][peer] = a.chunk_done + all + (leg * a.world + peer) * a.order.chunks;
+    }
+  }
+  a.epoch = &first->epoch;
   a.blocks_done = &first->blocks_done;
   a.widened = &first->widened;
   a.calls = &first->calls;
@@ -189,15 +216,16 @@ void CudaFused::point_to_windows(FusedArguments& a, const CallPlan& plan) const 
       a.output_at[peer] =
           map_bf16(part(peer) + output_slot(), plan.rows(), spec_.cols, spec_.cols, kPieceRows);
     }
-    if (peer == rank_) continue;
     if (a.fp8_wire && plan.rows() > 0) {
       a.codes_at[peer] = map_e4m3(part(peer) + layout_.gather_codes, plan.rows(), spec_.cols,
                                   spec_.cols, kPieceRows);
       a.code_scales_at[peer] = reinterpret_cast<float*>(part(peer) + layout_.gather_scales);
     }
+    if (peer == rank_) continue;
     if (const Range band = plan.band(peer); band.size() > 0) {
-      a.received_at[peer] = map_bf16(part(peer) + layout_.received_row(peer, rank_, 0), band.size(),
-                                     spec_.cols, spec_.cols, kPieceRows);
+      std::byte* partials = a.copy_engine ? own + layout_.staging_row(rank_, peer, 0)
+                                          : part(peer) + layout_.received_row(peer, rank_, 0);
+      a.partials_to[peer] = map_bf16(partials, band.size(), spec_.cols, spec_.cols, kPieceRows);
     }
     if (const Range band = plan.band(rank_); band.size() > 0) {
       a.received[peer] = map_bf16(part(rank_) + layout_.received_row(rank_, peer, 0), band.size(),
@@ -209,12 +237,19 @@ void CudaFused::point_to_windows(FusedArguments& a, const CallPlan& plan) const 
     a.scatter_flags[peer] = flags(rank_, 0, peer);
     a.gather_flags[peer] = flags(rank_, 1, peer);
     a.card[peer] = cards(rank_, peer);
+    a.failure_at[peer] = failure(peer, rank_);
+    a.failure[peer] = failure(rank_, peer);
   }
 }
 
 FusedArguments CudaFused::arguments(const FusedCall& call, const CallPlan& plan) {
   FusedArguments a = call_arguments(call, plan, rank_, spec_.world);
   a.fp8_wire = spec_.wire == Wire::kFp8 && spec_.world > 1;
+  a.copy_engine = copies_ != nullptr;
+  if (options_.faults) {
+    a.skip_transfers = calls_ >= options_.faults->skip_transfers_from;
+    a.drop_transfers = calls_ >= options_.faults->drop_transfers_from;
+  }
   point_to_windows(a, plan);
   point_to_counters(a, counters_.get());
   a.host_status = static_cast<Status*>(host_status_.get());
@@ -278,6 +313,51 @@ void CudaFused::follow_last_call(cudaStream_t stream) {
   last_stream_ = stream;
 }
 
+CopyBlock CudaFused::window_copy(int peer, std::int64_t from, std::int64_t to,
+                                 std::int64_t bytes) const {
+  return {part(peer) + to, part(rank_) + from, static_cast<std::size_t>(bytes)};
+}
+
+std::vector<CopyBlock> CudaFused::gather_blocks(int peer, Range rows) const {
+  const auto same_place = [&](std::int64_t begin, std::int64_t bytes) {
+    return window_copy(peer, begin, begin, bytes);
+  };
+  constexpr std::int64_t kBf16Bytes = sizeof(Bf16), kScaleBytes = sizeof(float);
+  if (spec_.wire == Wire::kBf16) {
+    const std::int64_t row_bytes = spec_.cols * kBf16Bytes;
+    return {same_place(output_slot() + rows.begin * row_bytes, rows.size() * row_bytes)};
+  }
+  CopyBlock scales =
+      same_place(layout_.gather_scales + rows.begin * kScaleBytes, rows.size() * kScaleBytes);
+  scales.rows = static_cast<std::size_t>(layout_.scales_per_row);
+  scales.pitch = static_cast<std::size_t>(layout_.scale_block_stride * kScaleBytes);
+  return {same_place(layout_.gather_codes + rows.begin * spec_.cols, rows.size() * spec_.cols),
+          scales};
+}
+
+// Per peer in the order in which the kernel finishes: its band's partials, then the own band.
+void CudaFused::queue_copies(const FusedArguments& a, const CallPlan& plan) {
+  if (a.drop_transfers) return;
+  const std::int64_t row_bytes = spec_.cols * static_cast<std::int64_t>(sizeof(Bf16));
+  for (int queue = 0; queue < spec_.world - 1; ++queue) {
+    const int peer = (rank_ + 1 + queue) % spec_.world;
+    for (int chunk = 0; chunk < plan.chunks(peer); ++chunk) {
+      const Range rows = plan.chunk(peer, chunk);
+      const std::int64_t first = rows.begin - plan.band(peer).begin;
+      copies_->send(
+          queue, {a.ready[0][peer] + chunk,
+                  {window_copy(peer, layout_.staging_row(rank_, peer, first),
+                               layout_.received_row(peer, rank_, first), rows.size() * row_bytes)},
+                  a.epoch,
+                  a.scatter_flags_at[peer] + chunk});
+    }
+    for (int chunk = 0; chunk < plan.chunks(rank_); ++chunk) {
+      copies_->send(queue, {a.ready[1][peer] + chunk, gather_blocks(peer, plan.chunk(rank_, chunk)),
+                            a.epoch, a.gather_flags_at[peer] + chunk});
+    }
+  }
+}
+
 const Bf16* CudaFused::run(const FusedCall& call) {
   if (const std::string reason = poison(); !reason.empty()) {
     fail(ErrorCode::kPoisoned, "an earlier call failed: {}", reason);
@@ -289,8 +369,17 @@ const Bf16* CudaFused::run(const FusedCall& call) {
     std::this_thread::sleep_for(options_.faults->delay);
   }
   const cudaStream_t stream = stream_of(call.stream);
+  const CallPlan plan(spec_, call.x.rows);
   follow_last_call(stream);
-  launch_fused(arguments(call, CallPlan(spec_, call.x.rows)), clusters_, stream);
+  FusedArguments a = arguments(call, plan);
+  if (call.timeline != nullptr) timeline_->point(a);
+  if (copies_) copies_->fork(stream);
+  launch_fused(a, clusters_, stream);
+  if (copies_) {
+    queue_copies(a, plan);
+    copies_->join(stream);
+  }
+  if (call.timeline != nullptr) timeline_->collect(*call.timeline, rank_, stream);
   return reinterpret_cast<const Bf16*>(part(rank_) + output_slot());
 }
 

@@ -8,6 +8,8 @@
 #include <string>
 
 #include "rowband/base/cuda/device_memory.h"
+#include "rowband/engines/cuda/copy_queues.h"
+#include "rowband/engines/cuda/device_timeline.h"
 #include "rowband/engines/cuda/kernels.h"
 #include "rowband/engines/cuda/window.h"
 #include "rowband/engines/engine.h"
@@ -55,6 +57,10 @@ class CudaFused final : public FusedExecutor {
   std::byte* part(int rank) const { return window_->part(rank); }
   std::uint32_t* flags(int at_rank, int leg, int from) const;
   Card* cards(int at_rank, int from) const;
+  Status* failure(int at_rank, int from) const;
+  void queue_copies(const FusedArguments& a, const CallPlan& plan);
+  CopyBlock window_copy(int peer, std::int64_t from, std::int64_t to, std::int64_t bytes) const;
+  std::vector<CopyBlock> gather_blocks(int peer, Range rows) const;
 
   const PlanSpec spec_;
   const FusedOptions options_;
@@ -64,6 +70,8 @@ class CudaFused final : public FusedExecutor {
   std::unique_ptr<Window> window_;
   DeviceMemory counters_;
   PinnedMemory host_status_;
+  std::unique_ptr<CopyQueues> copies_;  // transport copy_engine
+  std::unique_ptr<DeviceTimeline> timeline_;
   Event last_call_;
   cudaStream_t last_stream_;
   std::int64_t calls_ = 0;

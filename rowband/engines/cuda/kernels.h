@@ -18,14 +18,40 @@ inline constexpr int kBlockCols = 128;
 inline constexpr int kPieceRows = 64;  // of a piece that leaves shared memory in one bulk store
 inline constexpr int kDepth = 128;     // of a pipeline stage, and of a scale block
 
-// Why a wait ended without its event; written once, by the first that fails, for the host to read.
+// Why a call failed; written once, by the first wait that ended without its event, for the host to
+// read, and to the peers, who pass it on.
 struct Status {
   enum Code : std::uint32_t { kFine = 0, kDeadline = 1, kDisagreement = 2 };
   std::uint32_t code;
-  std::uint32_t leg;  // 0 scatter, 1 gather, 2 the peer's start
+  std::uint32_t rank;  // whose wait
+  std::uint32_t leg;   // 0 scatter, 1 gather, 2 the peer's start
   std::uint32_t peer;
   std::uint32_t chunk;
+  std::uint32_t unused;
   std::int64_t rows;  // the peer's, under kDisagreement
+};
+
+// What a traced call did, by the device's clock.
+struct DeviceEvent {
+  enum Kind : std::uint32_t {
+    kStart,     // not recorded: where the first event begins
+    kMultiply,  // a cluster's products of a tile
+    kHandOver,  // its sums to the senders; of the own band: the reduce
+    kSend,      // a chunk: from its first tile to its flag
+    kArrival,   // the wait for a peer's finished chunk
+    kWiden,     // a cluster's share of a peer's finished chunk
+  };
+  std::uint64_t begin_ns, end_ns;
+  std::uint32_t kind;
+  std::int32_t cluster;
+  std::int32_t band, chunk;
+  std::int32_t row, col;  // of the tile
+};
+
+// In pinned host memory: the device answers host_is_ready with its clock.
+struct ClockExchange {
+  std::uint64_t device_ns;
+  std::uint32_t host_is_ready;
 };
 
 // In place of the rows of a call that a rank does not take part in.
@@ -42,7 +68,8 @@ struct Card {
 // memory they lead to; everything else is this rank's own.
 struct FusedArguments {
   CUtensorMap x, w;                    // e4m3 [rows, depth], [cols, depth]
-  CUtensorMap received_at[kMaxWorld];  // bf16: where this rank's partial of that peer's band goes
+  CUtensorMap partials_to[kMaxWorld];  // bf16: where this rank's partial of that peer's band goes,
+                                       // the peer's window or, for the copy engine, the own one
   CUtensorMap output_at[kMaxWorld];    // bf16 [rows, cols]: the output slot
   CUtensorMap received[kMaxWorld];     // bf16: that peer's partial of the own band, here
   CUtensorMap codes_at[kMaxWorld];     // fp8 wire: e4m3 [rows, cols], the finished rows
@@ -50,10 +77,12 @@ struct FusedArguments {
   std::uint32_t* scatter_flags_at[kMaxWorld];  // [chunks]: this rank's, in that peer's window
   std::uint32_t* gather_flags_at[kMaxWorld];
   Card* card_at[kMaxWorld];
+  Status* failure_at[kMaxWorld];
 
   const std::uint32_t* scatter_flags[kMaxWorld];
   const std::uint32_t* gather_flags[kMaxWorld];
   const Card* card[kMaxWorld];
+  const Status* failure[kMaxWorld];  // what that peer failed with
 
   const float* x_scales;
   std::int64_t x_scale_row, x_scale_block;  // strides, in elements
@@ -66,6 +95,16 @@ struct FusedArguments {
   const float* code_scales;  // [blocks of cols][code_scale_rows]
   std::int64_t code_scale_rows;
   Bf16* output;  // [rows, cols]
+
+  // Copy engine: local flags, [chunks] by leg and peer, that the copy queues wait for and reset,
+  // and the word that they copy to the peer's flag.
+  std::uint32_t* ready[2][kMaxWorld];
+  std::uint32_t* epoch;
+
+  DeviceEvent* events;  // null: nothing is recorded
+  std::uint32_t* event_count;
+  std::uint32_t event_capacity;
+  std::uint64_t* chunk_begin;  // [world][chunks]; zero between calls
 
   std::uint32_t* widened;      // groups of rows taken for widening; zero between calls
   std::uint32_t* chunk_done;   // [world][chunks]: parts handed over; zero between calls
@@ -80,12 +119,17 @@ struct FusedArguments {
   std::int64_t depth;
   std::int32_t rank, world;
   bool fp8_wire;
+  bool copy_engine;
+  bool skip_transfers, drop_transfers;  // faults that tests order: see FaultHooks
 };
 
 // Prepares every kernel of this file for the current device, so that no launch loads code while a
 // stream waits for a peer. Throws Error(kUnavailable) when the device is no sm_90.
 void load_fused_kernel();
 void load_quantize_kernel();
+void load_clock_exchange();
+
+void launch_clock_exchange(ClockExchange* exchange, cudaStream_t stream);
 void load_bias_kernel();
 
 // `clusters` pairs of blocks, all of which must be resident at once with every other rank's.

@@ -26,9 +26,6 @@ class CudaPlanner final : public EnginePlanner {
     if (spec.wire == Wire::kFp8 && spec.cols % 16 != 0) {
       return fmt::format("wire fp8 with N={}: the cuda engine wants a multiple of 16", spec.cols);
     }
-    if (spec.transport != Transport::kDirect) {
-      return "the cuda engine's transport is direct; copy_engine is the host engine's";
-    }
     if (spec.world > kMaxWorld) {
       return fmt::format("W={}: the cuda engine joins at most {} ranks", spec.world, kMaxWorld);
     }

@@ -238,6 +238,15 @@ __device__ __forceinline__ int4 load_shared(std::uint32_t from) {
   return v;
 }
 
+__device__ __forceinline__ void store_shared_word(std::uint32_t to, std::uint64_t v) {
+  asm volatile("st.shared.u64 [%0], %1;" ::"r"(to), "l"(v) : "memory");
+}
+__device__ __forceinline__ std::uint64_t load_shared_word(std::uint32_t from) {
+  std::uint64_t v;
+  asm volatile("ld.shared.u64 %0, [%1];" : "=l"(v) : "r"(from) : "memory");
+  return v;
+}
+
 __device__ __forceinline__ float load_shared_float(std::uint32_t from) {
   float value;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");

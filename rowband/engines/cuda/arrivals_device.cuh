@@ -1,0 +1,145 @@
+// The peers' side of a call: its announcement, the wait for their results, the fp8 wire's widening.
+#pragma once
+
+#include "rowband/engines/cuda/protocol_device.cuh"
+#include "rowband/engines/cuda/quantize_device.cuh"
+
+namespace rowband::cuda {
+namespace {
+
+__device__ void announce(const FusedArguments& a, int peer, std::uint64_t call, std::int64_t rows) {
+  Card* card = a.card_at[peer] + call % 2;
+  *reinterpret_cast<volatile std::int64_t*>(&card->rows) = rows;
+  __threadfence_system();
+  ptx::store_release_system(&card->epoch, epoch_of(call));
+}
+
+__global__ void refuse_call(const __grid_constant__ FusedArguments a) {
+  const std::uint64_t call = ++*a.calls;
+  for (int peer = 0; peer < a.world; ++peer) {
+    if (peer != a.rank) announce(a, peer, call, kRefused);
+  }
+}
+
+// One warp of the first block: lane p deals with peer p.
+__device__ void announce_call(const FusedArguments& a) {
+  const int peer = threadIdx.x % 32;
+  const std::uint64_t call = *a.calls + 1;
+  if (peer >= a.world || peer == a.rank) return;
+  announce(a, peer, call, a.order.rows);
+
+  const Card* from = a.card[peer] + call % 2;
+  if (!await(a, &from->epoch, epoch_of(call), kStartLeg, peer, 0)) return;
+  const std::int64_t rows = *reinterpret_cast<const volatile std::int64_t*>(&from->rows);
+  if (rows != a.order.rows) {
+    fail_call(a, {Status::kDisagreement, static_cast<std::uint32_t>(a.rank), kStartLeg,
+                  static_cast<std::uint32_t>(peer), 0, 0, rows});
+  }
+}
+
+__device__ void await_results(const FusedArguments& a) {
+  const int peer = threadIdx.x % 32;
+  if (peer >= a.world || peer == a.rank) return;
+  const std::uint32_t epoch = epoch_of(*a.calls + 1);
+  for (int chunk = 0; chunk < a.order.chunk_count(peer); ++chunk) {
+    const std::uint64_t begin = ptx::clock_ns();
+    if (!await(a, a.gather_flags[peer] + chunk, epoch, kGatherLeg, peer, chunk)) return;
+    if (a.events != nullptr) {
+      record(a, {begin, ptx::clock_ns(), DeviceEvent::kArrival, -1, peer, chunk, 0, 0});
+    }
+  }
+}
+
+// fp8 wire: the peers' finished rows become bf16 as they arrive. Any warp may take part: groups of
+// rows are dealt out by a counter, in the order in which they arrive.
+class Widener {
+ public:
+  __device__ explicit Widener(const FusedArguments& a)
+      : a_(a), lane_(threadIdx.x % 32), epoch_(epoch_of(*a.calls + 1)) {}
+
+  __device__ void run() {
+    int before = 0;  // groups in the chunks behind
+    for (int chunk = 0; chunk < a_.order.chunks; ++chunk) {
+      for (int step = 1; step < a_.world; ++step) {
+        const int peer = (a_.rank + a_.world - step) % a_.world;
+        if (chunk >= a_.order.chunk_count(peer)) continue;
+        const auto rows = a_.order.rows_of(a_.order.chunk_tiles(peer, chunk));
+        const int groups = (rows.size() + kRows - 1) / kRows;
+        if (taken_ < 0) take();
+        if (taken_ - before >= groups) {
+          before += groups;
+          continue;
+        }
+        if (!chunk_arrived(peer, chunk)) return;
+        const std::uint64_t begin_ns = ptx::clock_ns();
+        for (; taken_ - before < groups; take()) {
+          const int begin = rows.begin + (taken_ - before) * kRows;
+          widen_rows(begin, min(begin + kRows, rows.end));
+        }
+        if (a_.events != nullptr && threadIdx.x == kSpeaker && ptx::block_of_cluster() == 0) {
+          record(a_, {begin_ns, ptx::clock_ns(), DeviceEvent::kWiden,
+                      static_cast<int>(blockIdx.x / 2), peer, chunk, rows.begin, 0});
+        }
+        before += groups;
+      }
+    }
+  }
+
+ private:
+  static constexpr int kSpeaker = 11 * 32;  // of the warp that widens from the start
+  static constexpr int kRows = 2;
+  static constexpr int kColsPerLane = 16;
+
+  __device__ void take() {
+    int taken = 0;
+    if (lane_ == 0) taken = static_cast<int>(atomicAdd(a_.widened, 1));
+    taken_ = __shfl_sync(0xFFFFFFFFu, taken, 0);
+  }
+
+  __device__ bool chunk_arrived(int peer, int chunk) const {
+    bool arrived = true;
+    if (lane_ == 0) {
+      arrived = await(a_, a_.gather_flags[peer] + chunk, epoch_, kGatherLeg, peer, chunk);
+    }
+    return __shfl_sync(0xFFFFFFFFu, arrived, 0);
+  }
+
+  __device__ void widen_rows(int begin, int end) const {
+    const int rows = end - begin;
+    const std::int64_t first = static_cast<std::int64_t>(begin) * a_.order.cols;
+    for (int col = lane_ * kColsPerLane; col < a_.order.cols; col += 32 * kColsPerLane) {
+      const E4m3* from = a_.codes + first + col;
+      const float* scale = a_.code_scales + col / kDepth * a_.code_scale_rows + begin;
+      uint4 codes[kRows];
+      float scales[kRows];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i, from += a_.order.cols) {
+        if (i < rows) {
+          codes[i] = ptx::load_past_first_level(from);
+          scales[i] = ptx::load_float_past_first_level(scale + i);
+        }
+      }
+      auto* out = a_.output + first + col;
+#pragma unroll
+      for (int i = 0; i < kRows; ++i, out += a_.order.cols) {
+        if (i < rows) {
+          reinterpret_cast<uint4*>(out)[0] = widen(codes[i].x, codes[i].y, scales[i]);
+          reinterpret_cast<uint4*>(out)[1] = widen(codes[i].z, codes[i].w, scales[i]);
+        }
+      }
+    }
+  }
+
+  __device__ static uint4 widen(std::uint32_t left, std::uint32_t right, float scale) {
+    return {widen_codes(left & 0xFFFF, scale), widen_codes(left >> 16, scale),
+            widen_codes(right & 0xFFFF, scale), widen_codes(right >> 16, scale)};
+  }
+
+  const FusedArguments& a_;
+  const int lane_;
+  const std::uint32_t epoch_;
+  int taken_ = -1;
+};
+
+}  // namespace
+}  // namespace rowband::cuda

@@ -1,0 +1,88 @@
+#include "rowband/engines/cuda/copy_queues.h"
+
+#include "rowband/base/cuda/launch_check.h"
+#include "rowband/base/fail.h"
+
+namespace rowband::cuda {
+namespace {
+
+// The driver's own functions, found at run time: a program with this engine starts without a
+// driver.
+template <typename Function>
+Function driver_function(const char* name, unsigned version) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result;
+  check(cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &result),
+        "asking the driver for its functions");
+  if (result != cudaDriverEntryPointSuccess || found == nullptr) {
+    fail(ErrorCode::kUnavailable,
+         "the driver has no {}: transport copy_engine needs it, direct "
+         "does not",
+         name);
+  }
+  return reinterpret_cast<Function>(found);
+}
+
+using ValueFunction = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+
+void check_driver(CUresult result, const char* what) {
+  if (result != CUDA_SUCCESS) {
+    fail(ErrorCode::kUnavailable, "{}: CUDA driver error {}", what, static_cast<int>(result));
+  }
+}
+
+CUdeviceptr address(const void* p) { return reinterpret_cast<CUdeviceptr>(p); }
+
+void wait_value(cudaStream_t stream, const std::uint32_t* word, std::uint32_t value) {
+  static const auto function = driver_function<ValueFunction>("cuStreamWaitValue32", 12000);
+  check_driver(function(stream, address(word), value, CU_STREAM_WAIT_VALUE_EQ),
+               "queueing a wait for a chunk");
+}
+
+void write_value(cudaStream_t stream, std::uint32_t* word, std::uint32_t value) {
+  static const auto function = driver_function<ValueFunction>("cuStreamWriteValue32", 12000);
+  check_driver(function(stream, address(word), value, CU_STREAM_WRITE_VALUE_DEFAULT),
+               "queueing the reset of a chunk's flag");
+}
+
+}  // namespace
+
+CopyQueues::CopyQueues(int peers) : begun_(make_event()) {
+  for (int i = 0; i < peers; ++i) {
+    queues_.push_back(make_stream());
+    done_.push_back(make_event());
+  }
+}
+
+void CopyQueues::fork(cudaStream_t caller) {
+  check(cudaEventRecord(begun_.get(), caller), "recording a call's begin");
+  for (const auto& queue : queues_) {
+    check(cudaStreamWaitEvent(queue.get(), begun_.get(), 0), "queueing after the caller's stream");
+  }
+}
+
+void CopyQueues::send(int queue, const ChunkCopy& chunk) {
+  const cudaStream_t stream = queues_[static_cast<std::size_t>(queue)].get();
+  wait_value(stream, chunk.ready, 1);
+  write_value(stream, chunk.ready, 0);
+  for (const CopyBlock& block : chunk.blocks) {
+    const cudaError_t result =
+        block.rows == 1
+            ? cudaMemcpyAsync(block.to, block.from, block.bytes, cudaMemcpyDefault, stream)
+            : cudaMemcpy2DAsync(block.to, block.pitch, block.from, block.pitch, block.bytes,
+                                block.rows, cudaMemcpyDefault, stream);
+    check(result, "queueing the copy of a chunk");
+  }
+  check(cudaMemcpyAsync(chunk.flag_at_peer, chunk.epoch, sizeof(std::uint32_t), cudaMemcpyDefault,
+                        stream),
+        "queueing the signal of a chunk");
+}
+
+void CopyQueues::join(cudaStream_t caller) {
+  for (std::size_t i = 0; i < queues_.size(); ++i) {
+    check(cudaEventRecord(done_[i].get(), queues_[i].get()), "recording a queue's end");
+    check(cudaStreamWaitEvent(caller, done_[i].get(), 0), "queueing after the copies");
+  }
+}
+
+}  // namespace rowband::cuda

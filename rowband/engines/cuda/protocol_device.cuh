@@ -1,0 +1,68 @@
+// The protocol's words on the device: epochs, flags, failure, and waits with a deadline.
+#pragma once
+
+#include "rowband/engines/cuda/kernels.h"
+#include "rowband/engines/cuda/ptx_device.cuh"
+
+namespace rowband::cuda {
+namespace {
+
+constexpr std::uint32_t kScatterLeg = 0, kGatherLeg = 1, kStartLeg = 2;
+
+// Folded into a flag's 32 bits without 0, which fresh flags hold.
+__device__ std::uint32_t epoch_of(std::uint64_t call) {
+  return static_cast<std::uint32_t>((call - 1) % 0xFFFFFFFFu + 1);
+}
+
+__device__ void publish(Status* to, const Status& reason) {
+  to->rank = reason.rank;
+  to->leg = reason.leg;
+  to->peer = reason.peer;
+  to->chunk = reason.chunk;
+  to->rows = reason.rows;
+  __threadfence_system();
+  ptx::store_release_system(&to->code, reason.code);
+}
+
+// The peers are told, so that they need not wait for their own deadlines; of a disagreement they
+// know themselves.
+__device__ void fail_call(const FusedArguments& a, const Status& reason) {
+  if (atomicCAS(&a.status->code, Status::kFine, reason.code) != Status::kFine) return;
+  publish(a.host_status, reason);
+  if (reason.code == Status::kDisagreement) return;
+  for (int peer = 0; peer < a.world; ++peer) {
+    if (peer != a.rank) publish(a.failure_at[peer], reason);
+  }
+}
+
+__device__ bool failed(const FusedArguments& a) {
+  return *reinterpret_cast<volatile std::uint32_t*>(&a.status->code) != Status::kFine;
+}
+
+// One thread waits for `peer`; false once the call has failed.
+__device__ bool await(const FusedArguments& a, const std::uint32_t* flag, std::uint32_t epoch,
+                      std::uint32_t leg, std::uint32_t peer, std::uint32_t chunk) {
+  if (ptx::load_acquire_system(flag) == epoch) return true;
+  const std::uint64_t begin = ptx::clock_ns();
+  while (ptx::load_acquire_system(flag) != epoch) {
+    if (failed(a)) return false;
+    if (ptx::load_acquire_system(&a.failure[peer]->code) != Status::kFine) {
+      fail_call(a, *a.failure[peer]);
+      return false;
+    }
+    if (ptx::clock_ns() - begin > a.deadline_ns) {
+      fail_call(a, {Status::kDeadline, static_cast<std::uint32_t>(a.rank), leg, peer, chunk, 0, 0});
+      return false;
+    }
+    __nanosleep(100);
+  }
+  return true;
+}
+
+__device__ void record(const FusedArguments& a, const DeviceEvent& event) {
+  const std::uint32_t index = atomicAdd(a.event_count, 1);
+  if (index < a.event_capacity) a.events[index] = event;
+}
+
+}  // namespace
+}  // namespace rowband::cuda
