@@ -10,6 +10,9 @@
 #include "rowband/cli/bench_sweep.h"
 #include "rowband/cli/commands.h"
 #include "rowband/cli/exit_codes.h"
+#ifdef ROWBAND_HAVE_CUDA
+#include "rowband/cli/gpu_bench_command.h"
+#endif
 #include "rowband/cli/ranks.h"
 #include "rowband/cli/trace_files.h"
 #include "rowband/trace/text_file.h"
@@ -22,12 +25,28 @@ constexpr std::int64_t kMostRows = std::int64_t{1} << 32;
 struct BenchFlags {
   SweepFlags sweep;
   std::vector<std::string> arms;
+  bool shapes_given = false;
+  bool m_sweep = false;
   bool gemm = false;
   bool quantizer = false;
   std::string json;
   std::string markdown;
   std::string plot;
 };
+
+int bench_on_cuda(const BenchFlags& flags) {
+  if (!flags.plot.empty()) {
+    fail(ErrorCode::kInvalidArgument, "--plot {}: is drawn of the host engine's sweep only",
+         flags.plot);
+  }
+#ifdef ROWBAND_HAVE_CUDA
+  return bench_on_gpus(
+      {flags.sweep, flags.shapes_given, flags.m_sweep, flags.json, flags.markdown});
+#else
+  make_planner(EngineKind::kCuda, {});  // which says that this build has none
+  return kFailed;
+#endif
+}
 
 std::vector<ArmSpec> arms_of(const std::vector<std::string>& names) {
   std::vector<ArmSpec> arms = {parse_arm("base")};  // what the others are compared with
@@ -44,8 +63,13 @@ void write_file(const std::string& path, const std::string& text) {
   fmt::print(stderr, "rowband: wrote {}\n", path);
 }
 
-int bench_sweep(BenchFlags flags) {
+// Time of the base path and the fused arms, on the engine that was asked for.
+int bench_layer(BenchFlags flags) {
   flags.sweep.arms = arms_of(flags.arms);
+  if (flags.sweep.engine.kind() == EngineKind::kCuda) return bench_on_cuda(flags);
+  if (flags.m_sweep) {
+    fail(ErrorCode::kInvalidArgument, "--sweep: is for the engine cuda; --rows takes several M");
+  }
   if (!flags.plot.empty()) require_svg_name("--plot", flags.plot);
   const auto results = run_sweep(flags.sweep);
   const std::string failures = sweep_failures(results);
@@ -136,6 +160,9 @@ void add_bench_command(CLI::App& program, Command& chosen) {
   command.add_option("--chunks", layer.chunks, "Most chunks per band")->type_name("COUNT");
   command.add_option("--deadline", layer.deadline_seconds, "Of every wait")->type_name("SECONDS");
   flags->sweep.engine.add_to(command);
+  command.add_flag(
+      "--sweep", flags->m_sweep,
+      "Engine cuda: M from 1 to 32768, and from which M on the fused path is no slower");
   auto* gemm = command.add_flag(
       "--gemm", flags->gemm,
       "This engine's GEMM alone, against dequantising to fp32 and OpenBLAS on the same cores. "
@@ -148,9 +175,11 @@ void add_bench_command(CLI::App& program, Command& chosen) {
   command.add_option("--markdown", flags->markdown, "Write what is printed")->type_name("FILE");
   command.add_option("--plot", flags->plot, "Draw time over M, of the sweep")
       ->type_name("FILE.svg");
-  command.callback([flags, &chosen] {
+  command.callback([flags, &command, &chosen] {
+    const auto given = [&](const char* option) { return command.count(option) > 0; };
+    flags->shapes_given = given("--rows") || given("--cols") || given("--depth");
     chosen = [flags] {
-      return flags->gemm || flags->quantizer ? bench_kernels(*flags) : bench_sweep(*flags);
+      return flags->gemm || flags->quantizer ? bench_kernels(*flags) : bench_layer(*flags);
     };
   });
 }

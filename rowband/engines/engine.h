@@ -150,6 +150,7 @@ class Engine : public EnginePlanner {
   // True when its memory is the host's: anybody reads and writes it, and calls have ended when they
   // return. Else it is a device's, calls are queued on streams, and what follows is needed.
   virtual bool on_host() const = 0;
+  virtual int device() const = 0;  // the CUDA device; -1 on the host
   // "" or why calls of this engine can't work on memory at `address`.
   virtual std::string why_not_reachable(const void* address) const = 0;
   // Of gemm's `out`, in bytes.

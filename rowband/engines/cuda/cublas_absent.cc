@@ -9,7 +9,7 @@ struct CublasGemm::State {};
 std::string why_no_cublas() { return "this build was made without cuBLASLt's header"; }
 std::string cublas_version() { return ""; }
 
-CublasGemm::CublasGemm(std::shared_ptr<void>) {
+CublasGemm::CublasGemm(int, std::shared_ptr<void>) {
   fail(ErrorCode::kUnavailable, "{}", why_no_cublas());
 }
 CublasGemm::~CublasGemm() = default;

@@ -3,6 +3,7 @@
 #include <array>
 #include <map>
 
+#include "rowband/base/cuda/device_memory.h"
 #include "rowband/base/fail.h"
 #include "rowband/engines/cuda/cublas_library.h"
 #include "rowband/numerics/quantize.h"
@@ -91,6 +92,7 @@ struct Plan {
 }  // namespace
 
 struct CublasGemm::State {
+  int device;
   std::shared_ptr<void> workspace;
   Handle handle;
   std::map<std::array<std::int64_t, 5>, Plan> plans;  // by shape and row strides
@@ -116,7 +118,10 @@ std::string cublas_version() {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-CublasGemm::CublasGemm(std::shared_ptr<void> workspace) : state_(std::make_unique<State>()) {
+CublasGemm::CublasGemm(int device, std::shared_ptr<void> workspace)
+    : state_(std::make_unique<State>()) {
+  const DeviceScope scope(device);
+  state_->device = device;
   state_->workspace = std::move(workspace);
   cublasLtHandle_t handle = nullptr;
   check_cublas(cublas().cublasLtCreate(&handle), "cublasLtCreate");
@@ -136,11 +141,13 @@ std::string CublasGemm::why_not(const ActivationView& x, const WeightView& w) {
     return fmt::format("cuBLASLt wants w's scales in rows of {}; their strides are {} and {}",
                        padded, w.scale_row_stride, w.scale_block_stride);
   }
+  const DeviceScope scope(state_->device);
   return state_->plan(x, w).why_not;
 }
 
 void CublasGemm::run(const ActivationView& x, const WeightView& w, Bf16* out, cudaStream_t stream) {
   if (const auto why = why_not(x, w); !why.empty()) fail(ErrorCode::kInvalidArgument, "{}", why);
+  const DeviceScope scope(state_->device);
   Plan& plan = state_->plan(x, w);
   plan.point_to_scales(x, w);
   const float one = 1, zero = 0;

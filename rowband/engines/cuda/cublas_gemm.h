@@ -19,9 +19,9 @@ std::string cublas_version();
 
 class CublasGemm {
  public:
-  // `workspace` is device memory of kWorkspaceBytes, which the calls use: one at a time. Throws
-  // Error(kUnavailable) with why_no_cublas().
-  explicit CublasGemm(std::shared_ptr<void> workspace);
+  // `workspace` is memory of `device`, of kWorkspaceBytes, which the calls use: one at a time.
+  // Throws Error(kUnavailable) with why_no_cublas().
+  CublasGemm(int device, std::shared_ptr<void> workspace);
   ~CublasGemm();
   CublasGemm(const CublasGemm&) = delete;
   CublasGemm& operator=(const CublasGemm&) = delete;

@@ -76,7 +76,7 @@ TEST(CudaCublasGemm, SaysWhatItDoesNotServe) {
   ROWBAND_NEEDS_GPUS(1);
   if (!why_no_cublas().empty()) GTEST_SKIP() << why_no_cublas();
   const auto engine = engine_with("");
-  CublasGemm gemm(engine->allocate(CublasGemm::kWorkspaceBytes));
+  CublasGemm gemm(engine->device(), engine->allocate(CublasGemm::kWorkspaceBytes));
   const auto memory = engine->allocate(1 << 20);
   const auto* codes = static_cast<const E4m3*>(memory.get());
   const auto* scales = static_cast<const float*>(memory.get());

@@ -36,7 +36,7 @@ class CudaEngine final : public Engine {
     stream_ = make_stream();
     keep_freed_memory();
     if (options.gemm_kernel == kCublas) {
-      cublas_.emplace(allocate_in_order(CublasGemm::kWorkspaceBytes));
+      cublas_.emplace(device_, allocate_in_order(CublasGemm::kWorkspaceBytes));
     } else if (!options.gemm_kernel.empty() && options.gemm_kernel != kOwn) {
       fail(ErrorCode::kInvalidArgument, "GEMM kernel '{}' is not one of '{}', '{}'",
            options.gemm_kernel, kOwn, kCublas);
@@ -117,6 +117,7 @@ class CudaEngine final : public Engine {
   }
 
   bool on_host() const override { return false; }
+  int device() const override { return device_; }
   std::string why_not_reachable(const void* address) const override {
     cudaPointerAttributes found;
     check(cudaPointerGetAttributes(&found, address), "asking what memory an address is");

@@ -110,6 +110,7 @@ class HostEngine final : public Engine {
   }
 
   bool on_host() const override { return true; }
+  int device() const override { return -1; }
   std::string why_not_reachable(const void*) const override { return ""; }
   std::size_t output_alignment() const override { return alignof(Bf16); }
   std::shared_ptr<void> allocate(std::size_t bytes) override {
