@@ -12,15 +12,15 @@ constexpr double kOtherGemm = 1e-3, kSameGemm = 3e-5;
 
 }  // namespace
 
-GpuArms::GpuArms(Communicator& comm, std::shared_ptr<Engine> engine,
+GpuArms::GpuArms(Communicator& comm, std::shared_ptr<Engine> engine, AllReduce& all_reduce,
                  const std::vector<ArmSpec>& fused, const LayerOptions& options, std::int64_t cols,
                  std::int64_t depth)
     : comm_(comm),
       engine_(std::move(engine)),
+      all_reduce_(all_reduce),
       cols_(cols),
       depth_(depth),
-      deadline_(options.deadline),
-      all_reduce_(engine_->make_all_reduce(comm, Deadline::after(deadline_))) {
+      deadline_(options.deadline) {
   if (const auto why = cuda::why_no_cublas(); !why.empty()) {
     not_served_.push_back(std::string(kCublasArm) + ": " + why);
   } else {
@@ -32,7 +32,7 @@ GpuArms::GpuArms(Communicator& comm, std::shared_ptr<Engine> engine,
   const auto base = [this, out](bool own) {
     return [this, out, own](const ActivationView& x, const WeightView& w, void* stream) {
       gemm(own, x, w, stream);
-      all_reduce_->run(out, x.rows * cols_, Deadline::after(deadline_), stream);
+      all_reduce_.run(out, x.rows * cols_, Deadline::after(deadline_), stream);
       return static_cast<const Bf16*>(out);
     };
   };
@@ -48,7 +48,23 @@ GpuArms::GpuArms(Communicator& comm, std::shared_ptr<Engine> engine,
   const int own = static_cast<int>(arms_.size());
   arms_.push_back({kOwnGemmArm, {}, own, 0, false, alone(true), serves_all, nullptr});
   if (!cublas_) return;
-  arms_.push_back({kCublasArm, {}, own, kOtherGemm, false, alone(false), serves_all, nullptr});
+  arms_.push_back({kCublasArm,
+                   {},
+                   own,
+                   kOtherGemm,
+                   false,
+                   alone(false),
+                   [this](std::int64_t rows) { return why_no_cublas(rows); },
+                   nullptr});
+}
+
+// Asked with addresses that are aligned as the operands' are.
+std::string GpuArms::why_no_cublas(std::int64_t rows) {
+  const auto* codes = static_cast<const E4m3*>(out_.get());
+  const auto* scales = static_cast<const float*>(out_.get());
+  return cublas_->why_not(
+      {codes, rows, depth_, depth_, scales, 1, rows},
+      {codes, cols_, depth_, depth_, scales, (depth_ / kScaleBlock + 3) / 4 * 4, 1});
 }
 
 // cuBLASLt has no algorithm for a few shapes; the own GEMM takes its place there.
@@ -88,7 +104,7 @@ std::string GpuArms::failure() const {
     if (arm.op == nullptr) continue;
     if (auto reason = arm.op->poison(); !reason.empty()) return arm.name + ": " + reason;
   }
-  return all_reduce_->poison();
+  return all_reduce_.poison();
 }
 
 }  // namespace rowband::cli

@@ -35,24 +35,28 @@ class GpuArms {
  public:
   // Collective, and then every rank has the same arms, base first. `fused` are the arms to make;
   // what the engine does not serve is in not_served() instead.
-  GpuArms(Communicator& comm, std::shared_ptr<Engine> engine, const std::vector<ArmSpec>& fused,
-          const LayerOptions& options, std::int64_t cols, std::int64_t depth);
+  // `all_reduce` is the base path's and must outlive the arms.
+  GpuArms(Communicator& comm, std::shared_ptr<Engine> engine, AllReduce& all_reduce,
+          const std::vector<ArmSpec>& fused, const LayerOptions& options, std::int64_t cols,
+          std::int64_t depth);
+  GpuArms(const GpuArms&) = delete;  // the arms lead here
+  GpuArms& operator=(const GpuArms&) = delete;
 
   const std::vector<GpuArm>& arms() const { return arms_; }
   const std::vector<std::string>& not_served() const { return not_served_; }
-  std::string_view all_reduce() const { return all_reduce_->description(); }
   // "" or why a call failed.
   std::string failure() const;
 
  private:
+  std::string why_no_cublas(std::int64_t rows);
   void gemm(bool own, const ActivationView& x, const WeightView& w, void* stream);
   void add_fused(const ArmSpec& spec, const LayerOptions& options);
 
   Communicator& comm_;
   const std::shared_ptr<Engine> engine_;
+  AllReduce& all_reduce_;
   const std::int64_t cols_, depth_;
   const std::chrono::nanoseconds deadline_;
-  std::unique_ptr<AllReduce> all_reduce_;
   std::optional<cuda::CublasGemm> cublas_;
   std::shared_ptr<void> out_;  // [max_rows, cols] bf16: of the base path and the GEMMs
   std::vector<GpuArm> arms_;

@@ -5,17 +5,17 @@
 #include <map>
 
 #include "rowband/base/fail.h"
-#include "rowband/cli/digest.h"
 #include "rowband/cli/gpu_arms.h"
 #include "rowband/cli/gpu_operands.h"
 #include "rowband/cli/progress.h"
 #include "rowband/cli/ranks.h"
+#include "rowband/cli/result_bits.h"
 #include "rowband/cli/verify.h"
 #include "rowband/engines/cuda/bandwidth.h"
 #include "rowband/engines/cuda/engine.h"
 #include "rowband/engines/cuda/gpu_timer.h"
 #include "rowband/engines/cuda/machine.h"
-#include "rowband/numerics/reference.h"
+#include "rowband/engines/host/machine.h"
 
 namespace rowband::cli {
 namespace {
@@ -38,15 +38,17 @@ double best_copy_rate() {
 // One rank's measurements of one weight.
 class WeightBench {
  public:
-  WeightBench(Communicator& comm, const std::shared_ptr<Engine>& engine, const GpuBenchFlags& flags,
-              const LayerOptions& options, std::int64_t cols, std::int64_t depth)
+  WeightBench(Communicator& comm, const std::shared_ptr<Engine>& engine, AllReduce& all_reduce,
+              const GpuBenchFlags& flags, const LayerOptions& options, std::int64_t cols,
+              std::int64_t depth)
       : comm_(comm),
         engine_(engine),
         options_(options),
+        threads_(std::max(1, host::allowed_cores() / comm.size())),
         repeats_(flags.repeats > 0 ? flags.repeats : kDefaultRepeats),
         cols_(cols),
         depth_(depth),
-        arms_(comm, engine, flags.fused, options, cols, depth),
+        arms_(comm, engine, all_reduce, flags.fused, options, cols, depth),
         operands_(*engine, options.max_rows, cols, depth,
                   flags.seed + static_cast<std::uint64_t>(1000 * comm.rank())),
         timer_(engine->device()) {}
@@ -63,7 +65,7 @@ class WeightBench {
     for (int repeat = 0; repeat < repeats_; ++repeat) {
       for (std::size_t arm = 0; arm < result.arms.size(); ++arm) {
         GpuArmResult& found = result.arms[arm];
-        if (!found.wrong.empty()) continue;
+        if (!found.timed()) continue;
         if (queued[arm] == 0) queued[arm] = calls_to_queue(arm, rows);
         found.us.queued.push_back(time_queued(arm, rows, queued[arm]));
         found.us.single.push_back(time_single(arm, rows));
@@ -101,7 +103,7 @@ class WeightBench {
       found.name = arm.name;
       found.fused = arm.fused;
       found.like = arms_.arms()[static_cast<std::size_t>(arm.like)].name;
-      found.wrong = arm.why_not(rows);
+      found.absent = arm.why_not(rows);
     }
     return result;
   }
@@ -119,8 +121,8 @@ class WeightBench {
     return values;
   }
 
-  static std::uint64_t digest(const std::vector<Bf16>& values) {
-    return digest_of(std::as_bytes(std::span(values)));
+  std::uint64_t digest(const std::vector<Bf16>& values) const {
+    return digest_of_result(values, threads_);
   }
 
   // Fills in what is wrong; returns the digest of each arm's result.
@@ -130,13 +132,14 @@ class WeightBench {
     for (std::size_t arm = 0; arm < results.size(); ++arm) {
       const GpuArm& described = arms_.arms()[arm];
       digests.push_back(0);
-      if (!results[arm].wrong.empty()) continue;
+      if (!results[arm].timed()) continue;
       std::vector<Bf16> values = result_of(arm, rows);
       digests.back() = digest(values);
       const auto all = gather(comm_, digests.back(), deadline());
       const int like = described.like;
-      const double own =
-          like == static_cast<int>(arm) ? 0 : relative_l2(values, compared_with.at(like));
+      const double own = like == static_cast<int>(arm)
+                             ? 0
+                             : relative_l2_of_results(values, compared_with.at(like), threads_);
       double& worst = results[arm].difference;
       for (const double one : gather(comm_, own, deadline())) {
         if (std::isnan(one) || one > worst) worst = one;
@@ -160,7 +163,7 @@ class WeightBench {
   void check_again(std::int64_t rows, const std::vector<std::uint64_t>& digests,
                    std::vector<GpuArmResult>& results) {
     for (std::size_t arm = 0; arm < results.size(); ++arm) {
-      if (!results[arm].wrong.empty()) continue;
+      if (!results[arm].timed()) continue;
       const int changed = digest(result_of(arm, rows)) == digests[arm] ? 0 : 1;
       if (std::ranges::max(gather(comm_, changed, deadline())) == 0) continue;
       results[arm].wrong = "the result has other bits after the timed calls than before";
@@ -197,6 +200,7 @@ class WeightBench {
   Communicator& comm_;
   const std::shared_ptr<Engine> engine_;
   const LayerOptions options_;
+  const int threads_;  // on the host, for comparing results
   const int repeats_;
   const std::int64_t cols_, depth_;
   GpuArms arms_;
@@ -212,6 +216,7 @@ std::int64_t most_rows(const std::vector<GpuShape>& shapes) {
 void bench_on_rank(Communicator& comm, const GpuBenchFlags& flags, const LayerOptions& options,
                    Progress& progress, GpuBenchResult& result) {
   const auto engine = make_rank_engine(comm, flags.engine, Deadline::after(options.deadline));
+  const auto all_reduce = engine->make_all_reduce(comm, Deadline::after(options.deadline));
   std::vector<GpuShape> left = flags.shapes;
   while (!left.empty()) {  // all shapes of one weight together
     const GpuShape first = left.front();
@@ -223,7 +228,7 @@ void bench_on_rank(Communicator& comm, const GpuBenchFlags& flags, const LayerOp
     std::erase_if(left, same);
     LayerOptions of_weight_options = options;
     of_weight_options.max_rows = most_rows(of_weight);
-    WeightBench bench(comm, engine, flags, of_weight_options, first.cols, first.depth);
+    WeightBench bench(comm, engine, *all_reduce, flags, of_weight_options, first.cols, first.depth);
     for (const GpuShape& shape : of_weight) {
       progress.next(fmt::format("M={} N={} K={}", shape.rows, shape.cols, shape.depth));
       GpuShapeResult measured = bench.measure(shape.rows);
@@ -231,7 +236,7 @@ void bench_on_rank(Communicator& comm, const GpuBenchFlags& flags, const LayerOp
     }
     if (comm.rank() == 0) {
       result.engine = engine->description();
-      result.all_reduce = bench.arms().all_reduce();
+      result.all_reduce = all_reduce->description();
       result.not_served = bench.arms().not_served();
     }
     comm.barrier(Deadline::after(options.deadline));
@@ -242,7 +247,7 @@ void bench_on_rank(Communicator& comm, const GpuBenchFlags& flags, const LayerOp
 
 const GpuArmResult* GpuShapeResult::find(std::string_view name) const {
   const auto found = std::ranges::find(arms, name, &GpuArmResult::name);
-  return found == arms.end() || !found->wrong.empty() ? nullptr : &*found;
+  return found == arms.end() || !found->timed() ? nullptr : &*found;
 }
 
 GpuBenchResult run_gpu_bench(const GpuBenchFlags& flags) {

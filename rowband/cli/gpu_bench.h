@@ -39,8 +39,11 @@ struct GpuArmResult {
   std::optional<ArmSpec> fused;
   std::string like;       // the arm whose result this one's was compared with
   double difference = 0;  // relative L2
-  std::string wrong;      // why there are no times
+  std::string wrong;      // why there are no times, or
+  std::string absent;     // why this arm does not serve the shape
   GpuTimes us;
+
+  bool timed() const { return wrong.empty() && absent.empty(); }
 };
 
 struct GpuShapeResult {
@@ -50,7 +53,7 @@ struct GpuShapeResult {
   std::int64_t bytes_fp8 = 0;
   Verdict verdict;  // of the policy when it is on
 
-  const GpuArmResult* find(std::string_view name) const;  // null when absent or wrong
+  const GpuArmResult* find(std::string_view name) const;  // null when it has no times
 };
 
 struct GpuBenchResult {

@@ -68,7 +68,7 @@ double time_of(const GpuArmResult* arm, Samples samples) {
 const GpuArmResult* best_fused(const GpuShapeResult& shape, Wire wire) {
   const GpuArmResult* best = nullptr;
   for (const GpuArmResult& arm : shape.arms) {
-    if (!arm.fused || arm.fused->wire != wire || !arm.wrong.empty()) continue;
+    if (!arm.fused || arm.fused->wire != wire || !arm.timed()) continue;
     if (best == nullptr || median(arm.us.queued) < median(best->us.queued)) best = &arm;
   }
   return best;
@@ -152,8 +152,9 @@ std::string gpu_times_markdown(const GpuBenchResult& result) {
     for (const auto& [name, samples] : kTimings) {
       std::vector<std::string> cells = {shape_text(shape.shape), name};
       for (const GpuArmResult& arm : shape.arms) {
-        cells.push_back(arm.wrong.empty() ? fmt::format("{:.1f}", median(arm.us.*samples))
-                                          : "wrong");
+        cells.push_back(arm.timed()         ? fmt::format("{:.1f}", median(arm.us.*samples))
+                        : arm.wrong.empty() ? "-"
+                                            : "wrong");
       }
       const auto link = [&](std::int64_t bytes) {
         const double us = link_us(bytes, result.copy_rate);
@@ -164,11 +165,12 @@ std::string gpu_times_markdown(const GpuBenchResult& result) {
       table.add(std::move(cells));
     }
     for (const GpuArmResult& arm : shape.arms) {
-      if (arm.wrong.empty()) continue;
-      wrong += fmt::format("- {}, {}: {}\n", shape_text(shape.shape), arm.name, arm.wrong);
+      if (arm.timed()) continue;
+      wrong +=
+          fmt::format("- {}, {}: {}{}\n", shape_text(shape.shape), arm.name, arm.wrong, arm.absent);
     }
   }
-  return table.markdown() + (wrong.empty() ? "" : "\nWrong, and so without times:\n\n" + wrong);
+  return table.markdown() + (wrong.empty() ? "" : "\nWithout times:\n\n" + wrong);
 }
 
 std::string gpu_targets_markdown(const GpuBenchResult& result) {
@@ -214,9 +216,9 @@ std::string gpu_thresholds_text(const GpuBenchResult& result) {
                                 ratio_text(r));
         }
       }
-      text += fmt::format("N={} K={} W={}, {}: fused is no slower ", weight.cols, weight.depth,
-                          result.world, name);
-      text += from > 0 ? fmt::format("from M={} on", from) : "at the largest M either";
+      text += fmt::format("N={} K={} W={}, {}: ", weight.cols, weight.depth, result.world, name);
+      text += from > 0 ? fmt::format("fused is no slower from M={} on", from)
+                       : "fused is slower at the largest M too";
       text += slower.empty() ? "; the policy fuses no slower call\n"
                              : fmt::format("; the policy fuses slower calls: {}\n", slower);
     }
@@ -261,11 +263,11 @@ ordered_json gpu_bench_json(const GpuBenchResult& result) {
       ordered_json one = {{"arm", arm.name}, {"ok", arm.wrong.empty()}};
       one["relative_l2"] = arm.difference;
       one["compared_with"] = arm.like;
-      if (arm.wrong.empty()) {
+      if (arm.timed()) {
         one["queued_us"] = {{"median", median(arm.us.queued)}, {"samples", arm.us.queued}};
         one["single_us"] = {{"median", median(arm.us.single)}, {"samples", arm.us.single}};
       } else {
-        one["error"] = arm.wrong;
+        one[arm.wrong.empty() ? "not_served" : "error"] = arm.wrong + arm.absent;
       }
       entry["arms"].push_back(std::move(one));
     }
