@@ -75,7 +75,7 @@ TEST(LayerErrors, R06_RanksWithDifferentSettingsAreToldWhichOne) {
   differ("max_rows", [](auto& o, auto&, auto&) { o.max_rows = 257; });
   differ("wire", [](auto& o, auto&, auto&) { o.wire = Wire::kFp8; });
   differ("transport", [](auto& o, auto&, auto&) { o.transport = Transport::kCopyEngine; });
-  differ("gather scale", [](auto& o, auto&, auto&) { o.gather_scale = GatherScale::kPerRowBlock; });
+  differ("gather scale", [](auto& o, auto&, auto&) { o.gather_scale = GatherScale::kPerRow; });
   differ("chunks", [](auto& o, auto&, auto&) { o.chunks = 5; });
   differ("slots", [](auto& o, auto&, auto&) { o.slots = 3; });
   differ("deadline", [](auto& o, auto&, auto&) { o.deadline = 61s; });

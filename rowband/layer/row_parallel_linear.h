@@ -22,7 +22,7 @@ struct LayerOptions {
   FusionPolicy policy;
   Wire wire = Wire::kBf16;
   Transport transport = Transport::kDirect;
-  GatherScale gather_scale = GatherScale::kPerRow;
+  GatherScale gather_scale = GatherScale::kPerRowBlock;
   int chunks = 4;
   int slots = 2;  // of either path
   std::chrono::nanoseconds deadline = kDefaultDeadline;

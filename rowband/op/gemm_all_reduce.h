@@ -21,7 +21,7 @@ struct GemmAllReduceOptions {
   std::int64_t depth = 0;     // K of one rank, a multiple of 128
   Wire wire = Wire::kBf16;
   Transport transport = Transport::kDirect;
-  GatherScale gather_scale = GatherScale::kPerRow;
+  GatherScale gather_scale = GatherScale::kPerRowBlock;
   int chunks = 4;  // per band at most
   int slots = 2;   // a result stays untouched through the next slots - 1 calls
   std::chrono::nanoseconds deadline = kDefaultDeadline;  // of every wait, construction's too

@@ -35,7 +35,7 @@ struct PlanSpec {
   int world = 1;              // W
   Wire wire = Wire::kBf16;
   Transport transport = Transport::kDirect;
-  GatherScale gather_scale = GatherScale::kPerRow;
+  GatherScale gather_scale = GatherScale::kPerRowBlock;
   int chunks = 4;  // per band at most; a band with fewer tile rows has fewer chunks
   int slots = 2;   // output slots: a result stays untouched through the next slots - 1 calls
   // Tile heights a call may use: tile_rows, halved until min_tile_rows. Powers of two.

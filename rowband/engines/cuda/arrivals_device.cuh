@@ -101,7 +101,9 @@ class Widener {
     if (lane_ == 0) {
       arrived = await(a_, a_.gather_flags[peer] + chunk, epoch_, kGatherLeg, peer, chunk);
     }
-    return __shfl_sync(0xFFFFFFFFu, arrived, 0);
+    arrived = __shfl_sync(0xFFFFFFFFu, arrived, 0);
+    __syncwarp();  // what the first lane acquired, for all
+    return arrived;
   }
 
   __device__ void widen_rows(int begin, int end) const {

@@ -10,7 +10,9 @@ constexpr std::uint64_t kPatienceNs = 1'000'000'000;
 
 __global__ void exchange_clocks(volatile ClockExchange* exchange) {
   const std::uint64_t begin = ptx::clock_ns();
-  while (exchange->host_is_ready == 0 && ptx::clock_ns() - begin < kPatienceNs) {
+  exchange->running = 1;
+  __threadfence_system();
+  while (exchange->asked == 0 && ptx::clock_ns() - begin < kPatienceNs) {
   }
   exchange->device_ns = ptx::clock_ns();
 }

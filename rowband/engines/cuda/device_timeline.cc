@@ -9,6 +9,8 @@
 namespace rowband::cuda {
 namespace {
 
+constexpr std::int64_t kPatienceNs = 1'000'000'000;
+
 std::int64_t host_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -68,11 +70,14 @@ void DeviceTimeline::point(FusedArguments& a) const {
 std::int64_t DeviceTimeline::host_minus_device_ns(cudaStream_t stream) {
   auto* exchange = static_cast<volatile ClockExchange*>(exchange_.get());
   exchange->device_ns = 0;
-  exchange->host_is_ready = 0;
+  exchange->running = exchange->asked = 0;
   launch_clock_exchange(static_cast<ClockExchange*>(exchange_.get()), stream);
+  const std::int64_t end = host_ns() + kPatienceNs;
+  while (exchange->running == 0 && host_ns() < end) {
+  }
   const std::int64_t before = host_ns();
-  exchange->host_is_ready = 1;
-  while (exchange->device_ns == 0 && host_ns() - before < 1'000'000'000) {
+  exchange->asked = 1;
+  while (exchange->device_ns == 0 && host_ns() < end) {
   }
   const std::int64_t after = host_ns();
   check(cudaStreamSynchronize(stream), "exchanging clocks with the device");

@@ -48,10 +48,11 @@ struct DeviceEvent {
   std::int32_t row, col;  // of the tile
 };
 
-// In pinned host memory: the device answers host_is_ready with its clock.
+// In pinned host memory: the device says that it runs, the host asks, the device answers with its
+// clock.
 struct ClockExchange {
   std::uint64_t device_ns;
-  std::uint32_t host_is_ready;
+  std::uint32_t running, asked;
 };
 
 // In place of the rows of a call that a rank does not take part in.
