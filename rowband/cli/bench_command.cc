@@ -71,6 +71,10 @@ int bench_layer(BenchFlags flags) {
     fail(ErrorCode::kInvalidArgument, "--sweep: is for the engine cuda; --rows takes several M");
   }
   if (!flags.plot.empty()) require_svg_name("--plot", flags.plot);
+  if (const auto worlds = worlds_of(flags.sweep); worlds.size() == 1) {
+    const auto status = run_in_own_processes(worlds[0], flags.sweep.engine);
+    if (status) return *status;
+  }
   const auto results = run_sweep(flags.sweep);
   const std::string failures = sweep_failures(results);
   if (!is_first_process()) return kOk;
@@ -122,9 +126,10 @@ void add_shape_options(CLI::App& command, SweepFlags& sweep) {
       ->capture_default_str()
       ->type_name("K,...");
   command
-      .add_option(
-          "--ranks", sweep.worlds,
-          "W, one or several: ranks are threads; 2 when not given. Under mpirun its processes")
+      .add_option("--ranks", sweep.worlds,
+                  "W, one or several, which are threads then; 2 when not given. Under mpirun and "
+                  "torchrun the "
+                  "number of their processes")
       ->delimiter(',')
       ->type_name("W,...");
   command

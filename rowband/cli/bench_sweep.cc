@@ -16,13 +16,6 @@ namespace {
 constexpr int kDefaultRanks = 2;
 constexpr int kQuantizeRepeats = 5;
 
-std::vector<int> worlds_of(const SweepFlags& flags) {
-  if (flags.worlds.empty()) return {world_size(std::nullopt, kDefaultRanks)};
-  std::vector<int> worlds;
-  for (const int world : flags.worlds) worlds.push_back(world_size(world, kDefaultRanks));
-  return worlds;
-}
-
 // All arms of one weight; what cannot be made here is reported instead of timed.
 struct ArmSet {
   std::vector<std::unique_ptr<Arm>> arms;
@@ -113,6 +106,17 @@ class SweepOnRank {
 };
 
 }  // namespace
+
+std::vector<int> worlds_of(const SweepFlags& flags) {
+  if (flags.worlds.empty()) return {world_size(std::nullopt, kDefaultRanks)};
+  std::vector<int> worlds;
+  for (const int world : flags.worlds) worlds.push_back(world_size(world, kDefaultRanks));
+  if (worlds.size() > 1 && flags.engine.ranks_as == RanksAs::kProcesses) {
+    fail(ErrorCode::kInvalidArgument,
+         "--ranks-as processes: takes one W in --ranks; several are threads");
+  }
+  return worlds;
+}
 
 std::vector<ShapeResult> run_sweep(const SweepFlags& flags) {
   const auto worlds = worlds_of(flags);

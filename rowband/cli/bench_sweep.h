@@ -34,6 +34,10 @@ struct ShapeResult {
 };
 
 // Runs the sweep; the results are complete in the first process only.
+// The Ws of the sweep. Throws Error(kInvalidArgument) as world_size does, and for several of ranks
+// that are to be processes.
+std::vector<int> worlds_of(const SweepFlags& flags);
+
 std::vector<ShapeResult> run_sweep(const SweepFlags& flags);
 
 }  // namespace rowband::cli

@@ -166,9 +166,8 @@ class DemoOnRank {
         "threads of its own, so that they are seen under the GEMM.\nrel. L2 is against a float64 "
         "reference on the dequantised operands; same bits: on all ranks, in every checked "
         "call.\n\n",
-        input_.rows(), input_.cols(), input_.depth(), comm_.size(),
-        comm_.kind() == "mpi" ? "processes of mpirun" : "threads", input_.weight_source(),
-        engine_->description(), table_text(rows), flags_.repeats);
+        input_.rows(), input_.cols(), input_.depth(), comm_.size(), ranks_text(comm_),
+        input_.weight_source(), engine_->description(), table_text(rows), flags_.repeats);
     for (const auto& [result, legs] : rows) {
       if (!result.wrong.empty()) fmt::print("{}: {}\n", label_of(result.spec), result.wrong);
       if (!result.spec.fused) continue;
@@ -237,6 +236,7 @@ void add_demo_command(CLI::App& program, Command& chosen) {
     chosen = [flags] {
       flags->engine.take_host("rowband demo");
       const int world = world_size(flags->ranks, kDefaultRanks);
+      if (const auto status = run_in_own_processes(world, flags->engine)) return *status;
       return run_on_ranks(world, [&](Communicator& comm) { return demo_on_rank(comm, *flags); });
     };
   });

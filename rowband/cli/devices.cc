@@ -2,7 +2,11 @@
 
 #include <cstdlib>
 
+#include <spdlog/spdlog.h>
+
 #include "rowband/base/fail.h"
+#include "rowband/cli/launcher.h"
+#include "rowband/comm/nccl_comm.h"
 #ifdef ROWBAND_HAVE_CUDA
 #include "rowband/engines/cuda/engine.h"
 #endif
@@ -25,11 +29,23 @@ int gpu_count() {
 
 void ask_for_gpu_queues() { setenv(kQueues, "32", /*overwrite=*/0); }
 
-void deal_gpus(int rank, int world, EngineOptions& options) {
+RanksAs ranks_by_default(int world, EngineKind kind) {
+  if (kind != EngineKind::kCuda || world > gpu_count()) return RanksAs::kThreads;
+  const std::string why = comm::why_no_nccl();
+  if (why.empty()) return RanksAs::kProcesses;
+  spdlog::info("rowband: the ranks are threads of one process: {}", why);
+  return RanksAs::kThreads;
+}
+
+void deal_gpus(const Communicator& comm, EngineOptions& options) {
   const int gpus = gpu_count();
   if (gpus == 0) return;
-  options.device = rank % gpus;
-  options.device_ranks = (world + gpus - 1) / gpus;
+  if (comm.kind() != "threads") {
+    options.device = launched_local_rank(comm.rank()) % gpus;
+    return;
+  }
+  options.device = comm.rank() % gpus;
+  options.device_ranks = (comm.size() + gpus - 1) / gpus;
   const char* text = std::getenv(kQueues);
   const int queues = text == nullptr ? 8 : std::atoi(text);  // CUDA's own default is 8
   const int needed = kQueuesPerRank * options.device_ranks;

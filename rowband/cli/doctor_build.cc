@@ -16,7 +16,8 @@
 #include "rowband/cli/blas.h"
 #include "rowband/cli/build_info.h"
 #include "rowband/cli/doctor.h"
-#include "rowband/comm/mpi.h"
+#include "rowband/cli/launcher.h"
+#include "rowband/comm/nccl_comm.h"
 #include "rowband/engines/engine.h"
 #include "rowband/engines/host/tile_gemm.h"
 #include "rowband/layer/row_parallel_linear.h"
@@ -29,10 +30,11 @@ namespace {
 using nlohmann::ordered_json;
 
 // What the layer and this program read.
-constexpr std::array<std::string_view, 12> kVariables = {
+constexpr std::array<std::string_view, 13> kVariables = {
     "ROWBAND_CHUNKS",   "ROWBAND_DEADLINE",     "ROWBAND_DEBUG_CHECK", "ROWBAND_FP8_GATHER",
-    "ROWBAND_FUSE",     "ROWBAND_GATHER_SCALE", "ROWBAND_LOG",         "ROWBAND_MAX_ROWS",
-    "ROWBAND_MIN_FILL", "ROWBAND_MIN_ROWS",     "ROWBAND_SHAPE_LOG",   "ROWBAND_TRANSPORT"};
+    "ROWBAND_FUSE",     "ROWBAND_GATHER_SCALE", "ROWBAND_LOG",         "ROWBAND_MASTER_PORT",
+    "ROWBAND_MAX_ROWS", "ROWBAND_MIN_FILL",     "ROWBAND_MIN_ROWS",    "ROWBAND_SHAPE_LOG",
+    "ROWBAND_TRANSPORT"};
 
 std::string mpi_text() {
 #ifdef ROWBAND_HAVE_MPI
@@ -44,6 +46,23 @@ std::string mpi_text() {
 #else
   return "not in this build";
 #endif
+}
+
+std::string nccl_text() {
+  const std::string why = comm::why_no_nccl();
+  return why.empty() ? comm::nccl_version() : why;
+}
+
+std::string_view launcher_text() {
+  switch (launcher()) {
+    case Launcher::kMpi:
+      return "mpirun";
+    case Launcher::kTorchrun:
+      return "torchrun";
+    case Launcher::kNone:
+      return "no launcher of ranks";
+  }
+  return "unknown";
 }
 
 std::string why_environment_is_refused() {
@@ -77,7 +96,7 @@ ordered_json describe_engine() {
           {"GEMM kernels, best first", fmt::format("{}", fmt::join(kernels, " "))},
           {"GEMM kernel chosen", kernels.front()},
           {"engine when none is asked for", engine_name(default_engine())},
-          {"started by mpirun", started_by_mpi() ? "yes" : "no"}};
+          {"started by", launcher_text()}};
 }
 
 ordered_json describe_build() {
@@ -87,6 +106,7 @@ ordered_json describe_build() {
           {"flags", kCompileFlags},
           {"sanitizers", *kSanitizers == '\0' ? "none" : kSanitizers},
           {"MPI", mpi_text()},
+          {"NCCL", nccl_text()},
           {"OpenBLAS", blas_description()}};
 }
 

@@ -17,11 +17,12 @@ namespace rowband::cli {
 namespace {
 
 constexpr const char* kFooter =
-    R"(Ranks are threads of this process, or the processes of `mpirun -n W rowband ...`.
+    R"(Ranks are threads of this process or, on GPUs, processes that it starts; or the processes of
+`mpirun -n W rowband ...` or `torchrun --no-python --nproc-per-node W rowband ...`.
 Settings that no option gives come from ROWBAND_* variables; `rowband doctor` lists them.
 Exit status: 0 fine, 1 it failed (verification too), 2 the command line or a file has to change.)";
 
-// Under mpirun one process speaks for all.
+// Under a launcher one process speaks for all.
 int exit_of_parser(const CLI::App& program, const CLI::ParseError& error) {
   const bool asked_for_text = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);
   if (is_first_process()) {

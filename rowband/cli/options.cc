@@ -21,6 +21,12 @@ void add_named(CLI::App& command, const std::string& name, std::optional<T>& val
       ->type_name(type_name);
 }
 
+RanksAs parse_ranks_as(std::string_view text) {
+  if (text == "threads") return RanksAs::kThreads;
+  if (text == "processes") return RanksAs::kProcesses;
+  fail(ErrorCode::kInvalidArgument, "--ranks-as '{}' is not one of 'threads', 'processes'", text);
+}
+
 }  // namespace
 
 void LayerFlags::add_to(CLI::App& command) {
@@ -78,6 +84,9 @@ void PolicyFlags::apply_to(FusionPolicy& policy) const {
 
 void EngineFlags::add_to(CLI::App& command) {
   add_engine_option(command, asked);
+  add_named(command, "--ranks-as", ranks_as, parse_ranks_as, "threads|processes",
+            "Processes where each rank gets a GPU of its own, else threads. mpirun and torchrun "
+            "start the processes themselves");
   command.add_option("--threads", threads, "Compute threads per rank; 0 deals the cores out")
       ->check(CLI::Range(0, 4096).description(""))
       ->type_name("COUNT");
@@ -103,8 +112,8 @@ void add_engine_option(CLI::App& command, std::optional<EngineKind>& kind) {
 void add_ranks_option(CLI::App& command, std::optional<int>& ranks, int by_default) {
   command
       .add_option("--ranks", ranks,
-                  fmt::format("World size: ranks are threads; {} when not given. Under mpirun they "
-                              "are its processes",
+                  fmt::format("World size; {} when not given. Under mpirun and torchrun it is the "
+                              "number of their processes",
                               by_default))
       ->type_name("W");
 }

@@ -45,8 +45,11 @@ inline EngineKind engine_or_default(std::optional<EngineKind> asked) {
   return asked ? *asked : default_engine();
 }
 
-// What a rank computes with.
+enum class RanksAs { kThreads, kProcesses };
+
+// What a rank is, and what it computes with.
 struct EngineFlags {
+  std::optional<RanksAs> ranks_as;
   std::optional<EngineKind> asked;
   int threads = 0;
   std::string gemm_kernel;
@@ -60,7 +63,7 @@ struct EngineFlags {
 
 void add_engine_option(CLI::App& command, std::optional<EngineKind>& kind);
 
-// The option for the number of ranks; under mpirun their number is that of the processes.
+// The option for the number of ranks; under a launcher their number is that of the processes.
 void add_ranks_option(CLI::App& command, std::optional<int>& ranks, int by_default);
 
 // A deadline of `seconds`. Throws Error(kInvalidArgument) unless it is positive and at most a year.

@@ -2,40 +2,20 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
-#include <cstdlib>
-#include <cstring>
 #include <span>
 
 #include "rowband/base/fail.h"
 #include "rowband/cli/devices.h"
 #include "rowband/cli/digest.h"
 #include "rowband/cli/error_report.h"
+#include "rowband/cli/launcher.h"
+#include "rowband/cli/rank_processes.h"
 #include "rowband/comm/mpi.h"
 #include "rowband/comm/threads.h"
 #include "rowband/engines/host/machine.h"
 
 namespace rowband::cli {
 namespace {
-
-constexpr int kMaxRanks = 64;
-
-// A number that the launcher left in the environment, under one of the names that launchers use.
-std::optional<int> launcher_number(std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    const char* text = std::getenv(name);
-    if (text == nullptr) continue;
-    int value = 0;
-    const char* end = text + std::strlen(text);
-    if (std::from_chars(text, end, value).ptr == end) return value;
-  }
-  return std::nullopt;
-}
-
-int launched_processes() {
-  if (const auto size = launcher_number({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})) return *size;
-  return make_mpi_world_communicator()->size();
-}
 
 // A word that all processes see: who met the first error, and the exit status that it means.
 class ErrorBoard {
@@ -58,8 +38,20 @@ class ErrorBoard {
   std::unique_ptr<SymmetricMemory> memory_;
 };
 
+// Each process shows its own error: there is nothing yet to find out whose was first.
+std::unique_ptr<Communicator> make_process_communicator() {
+  if (launcher() == Launcher::kMpi) return make_mpi_world_communicator();
+  try {
+    return make_tcp_communicator(launched_rendezvous());
+  } catch (const Error&) {
+    const ErrorReport report = report_of(std::current_exception());
+    print_error(report, fmt::format("rank {}", launched_rank()));
+    throw ErrorShown(report.exit_code);
+  }
+}
+
 int run_on_processes(const std::function<int(Communicator&)>& body) {
-  const auto comm = make_mpi_world_communicator();
+  const auto comm = make_process_communicator();
   ErrorBoard board(*comm);
   try {
     const int own = body(*comm);
@@ -88,13 +80,14 @@ std::uint64_t digest_of_text(std::string_view text) {
 }  // namespace
 
 int world_size(std::optional<int> asked, int by_default) {
-  if (started_by_mpi()) {
+  if (launcher() != Launcher::kNone) {
     const int processes = launched_processes();
     if (asked && *asked != processes) {
       fail(ErrorCode::kInvalidArgument,
-           "--ranks {}: mpirun started {} process{}, each of which is a rank; leave --ranks out or "
+           "--ranks {}: {} started {} process{}, each of which is a rank; leave --ranks out or "
            "make the two equal",
-           *asked, processes, processes == 1 ? "" : "es");
+           *asked, launcher() == Launcher::kMpi ? "mpirun" : "torchrun", processes,
+           processes == 1 ? "" : "es");
     }
     return processes;
   }
@@ -105,17 +98,27 @@ int world_size(std::optional<int> asked, int by_default) {
   return world;
 }
 
-bool is_first_process() {
-  return launcher_number({"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}).value_or(0) == 0;
+bool is_first_process() { return launched_rank() == 0; }
+
+std::optional<int> run_in_own_processes(int world, const EngineFlags& flags) {
+  if (launcher() != Launcher::kNone || world == 1) return std::nullopt;
+  const RanksAs as = flags.ranks_as.value_or(ranks_by_default(world, flags.kind()));
+  if (as == RanksAs::kThreads) return std::nullopt;
+  return run_rank_processes(world);
+}
+
+std::string ranks_text(const Communicator& comm) {
+  if (comm.kind() == "threads") return "threads";
+  return launcher() == Launcher::kMpi ? "processes of mpirun" : "processes";
 }
 
 int run_on_ranks(int world, const std::function<int(Communicator&)>& body) {
-  return started_by_mpi() ? run_on_processes(body) : run_on_threads(world, body);
+  return launcher() == Launcher::kNone ? run_on_threads(world, body) : run_on_processes(body);
 }
 
 std::shared_ptr<Engine> make_rank_engine(Communicator& comm, const EngineFlags& flags,
                                          Deadline deadline) {
-  // mpirun may bind each process to cores of its own.
+  // A launcher may bind each process to cores of its own.
   const auto masks = gather(comm, digest_of_text(host::allowed_cores_text()), deadline);
   const auto own = masks.begin() + comm.rank();
   return load_on_every_rank(comm, "the engine", deadline, [&]() -> std::shared_ptr<Engine> {
@@ -123,7 +126,7 @@ std::shared_ptr<Engine> make_rank_engine(Communicator& comm, const EngineFlags& 
                           .local_ranks = static_cast<int>(std::ranges::count(masks, *own)),
                           .local_rank = static_cast<int>(std::count(masks.begin(), own, *own)),
                           .gemm_kernel = flags.gemm_kernel};
-    if (flags.kind() == EngineKind::kCuda) deal_gpus(comm.rank(), comm.size(), options);
+    if (flags.kind() == EngineKind::kCuda) deal_gpus(comm, options);
     return make_engine(flags.kind(), comm.rank(), options);
   });
 }

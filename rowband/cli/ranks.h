@@ -1,4 +1,5 @@
-// The ranks of a command: threads of this process, or the processes that mpirun started.
+// The ranks of a command: threads of this process, processes that it starts, or those that mpirun
+// or torchrun started.
 #pragma once
 
 #include <functional>
@@ -27,16 +28,24 @@ class ErrorShown : public std::runtime_error {
 };
 
 // How many ranks there will be. Throws Error(kInvalidArgument) when `asked` is out of range or
-// differs from the number of mpirun's processes.
+// differs from the number of the launcher's processes.
 int world_size(std::optional<int> asked, int by_default);
 
-// False in every process of an mpirun but the first: only that one prints.
+// False in every process of a launcher but the first: only that one prints.
 bool is_first_process();
 
+// Where the ranks are to be processes and nobody has started them, runs this command again in a
+// process per rank and returns the exit status. Nothing where this process runs the ranks, or is
+// one.
+std::optional<int> run_in_own_processes(int world, const EngineFlags& flags);
+
+// What the ranks are: "threads", "processes of mpirun", "processes".
+std::string ranks_text(const Communicator& comm);
+
 // Runs body(comm) on every rank and returns the largest of their exit statuses. The first error in
-// time, of any rank, is the one that is shown: thrown here or, under mpirun, printed by the rank
-// that met it and thrown as ErrorShown by all. A rank that fails lets go of its communicator, so
-// that its peers do not wait for it.
+// time, of any rank, is the one that is shown: thrown here or, between processes, printed by the
+// rank that met it and thrown as ErrorShown by all. A rank that fails lets go of its communicator,
+// so that its peers do not wait for it.
 int run_on_ranks(int world, const std::function<int(Communicator&)>& body);
 
 // This rank's engine; ranks that may use the same cores share them. Collective.

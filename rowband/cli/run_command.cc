@@ -74,7 +74,7 @@ void print_layer(const LayerRun& run) {
   const int world = run.comm.size();
   fmt::print("layer    M={} N={} K={} per rank ({} in all), W={} rank{} as {}\n", input.rows(),
              input.cols(), input.depth(), input.total_depth(), world, world == 1 ? "" : "s",
-             run.comm.kind() == "mpi" ? "processes of mpirun" : "threads");
+             ranks_text(run.comm));
   fmt::print("weight   {}{}\n", input.weight_source(), run.bias.empty() ? "" : ", with bias");
   for (const std::string& note : input.notes()) fmt::print("         {}\n", note);
   fmt::print("input    {}\n", input.activation_source());
@@ -198,6 +198,7 @@ int run(const RunFlags& flags) {
   if (flags.path != "base") {
     require_expressible(options, flags.engine, input.cols(), input.depth(), world);
   }
+  if (const auto status = run_in_own_processes(world, flags.engine)) return *status;
   return run_on_ranks(world,
                       [&](Communicator& comm) { return run_on_rank(comm, flags, input, options); });
 }

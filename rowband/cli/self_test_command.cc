@@ -97,6 +97,7 @@ void add_self_test_command(CLI::App& program, Command& chosen) {
   command.callback([flags, &chosen] {
     chosen = [flags] {
       const int world = world_size(flags->ranks, kDefaultRanks);
+      if (const auto status = run_in_own_processes(world, flags->engine)) return *status;
       return run_on_ranks(world, [&](Communicator& comm) { return test_on_rank(comm, *flags); });
     };
   });
