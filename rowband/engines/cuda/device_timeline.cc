@@ -70,7 +70,8 @@ void DeviceTimeline::point(FusedArguments& a) const {
 std::int64_t DeviceTimeline::host_minus_device_ns(cudaStream_t stream) {
   auto* exchange = static_cast<volatile ClockExchange*>(exchange_.get());
   exchange->device_ns = 0;
-  exchange->running = exchange->asked = 0;
+  exchange->running = 0;
+  exchange->asked = 0;
   launch_clock_exchange(static_cast<ClockExchange*>(exchange_.get()), stream);
   const std::int64_t end = host_ns() + kPatienceNs;
   while (exchange->running == 0 && host_ns() < end) {

@@ -8,10 +8,10 @@
 namespace rowband::cuda {
 namespace {
 
-template <bool fp8>
+template <bool fp8, typename D>
 class Multiplier {
  public:
-  __device__ Multiplier(const FusedArguments& a, const Shared& shared, int group)
+  __device__ Multiplier(const FusedArguments& a, const Shared<D>& shared, int group)
       : a_(a),
         shared_(shared),
         group_(group),
@@ -176,10 +176,21 @@ class Multiplier {
 
   __device__ int last_peer() const { return a_.rank == a_.world - 1 ? a_.world - 2 : a_.world - 1; }
 
+  // Until the sender says that the buffer is free, or holds a peer's partial.
+  __device__ __forceinline__ void await_buffer(int buffer) {
+    ready_.wait(shared_.buffer_ready(group_, buffer), buffer);
+  }
+
+  // This warp has read the partial in the buffer, or written its part of the piece.
+  __device__ __forceinline__ void tell_sender(int buffer) const {
+    ptx::fence_shared_to_async();
+    __syncwarp();
+    if (lane_ == 0) ptx::barrier_arrive(shared_.buffer_written(group_, buffer));
+  }
+
   // The next of the peers' partials that the sender brings into the buffer.
   __device__ __forceinline__ Piece arrived_partial(int buffer) {
-    ptx::barrier_wait(shared_.partial(group_, buffer), partial_parity_[buffer]);
-    partial_parity_[buffer] ^= 1;
+    await_buffer(buffer);
     Piece piece;
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
@@ -200,9 +211,7 @@ class Multiplier {
       Piece term = piece;
       if (rank != a_.rank) {
         term = arrived_partial(buffer);
-        if (rank != last_peer()) {
-          ptx::named_barrier_arrive(piece_full(group_, buffer), kSenderThreads);
-        }
+        if (rank != last_peer()) tell_sender(buffer);
       }
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
@@ -233,10 +242,10 @@ class Multiplier {
 
   // Piece `index` of the tile into its buffer, for the sender.
   __device__ __forceinline__ void hand_over(int index, bool own, int tile_col) {
-    const int half = index / 2, right = index % 2, buffer = index % 2;
+    const int half = index / 2, right = index % 2, buffer = index % D::buffers;
     Piece piece = own_partial(half, right);
     const bool partials = own && a_.world > 1;
-    if (!partials) ptx::named_barrier_sync(piece_empty(group_, buffer), kSenderThreads);
+    if (!partials) await_buffer(buffer);
     if (partials || (own && a_.bias != nullptr)) {
       reduce(piece, buffer, tile_col + right * kPieceCols + lane_ % 4 * 2);
     }
@@ -245,14 +254,14 @@ class Multiplier {
       ptx::store_matrices(matrices(buffer, i), piece.pairs[i][0], piece.pairs[i][1],
                           piece.pairs[i + 1][0], piece.pairs[i + 1][1]);
     }
-    ptx::fence_shared_to_async();
-    ptx::named_barrier_arrive(piece_full(group_, buffer), kSenderThreads);
+    tell_sender(buffer);
   }
 
-  // fp8 wire, own band: half `half` of the tile at (row, col) is reduced, encoded into buffer 0 for
-  // the sender, and what the codes say is stored to the output here.
+  // fp8 wire, own band: half `half` of the tile at (row, col) is reduced, encoded for the sender
+  // into the buffer of its left piece, and what the codes say is stored to the output here.
   __device__ __forceinline__ void hand_over_codes(int half, int row, int col) {
     reduce_half(half, col);
+    const int buffer = 2 * half % D::buffers;
     float* values = sums_[half];
     float amax[2] = {0, 0};  // of the thread's row and the one 8 below
 #pragma unroll
@@ -292,21 +301,21 @@ class Multiplier {
         codes[below] = __byte_perm(left, right, lane_ & 2 ? 0x7632 : 0x5410);
       }
       // Matrices of 16 columns: the row and the one 8 below. Two calls fill four.
-      store_codes(i / 2, codes);
+      store_codes(buffer, i / 2, codes);
     }
     if (lane_ % 4 == 0) {
-      const std::uint32_t to = shared_.code_scales + group_ * kCodeScaleBytes;
+      const std::uint32_t to = shared_.code_scale(group_, half);
       ptx::store_shared_float(to + (warp_ * 16 + lane_ / 4) * 4, scale[0]);
       ptx::store_shared_float(to + (warp_ * 16 + lane_ / 4 + 8) * 4, scale[1]);
     }
-    ptx::fence_shared_to_async();
-    ptx::named_barrier_arrive(piece_full(group_, 0), kSenderThreads);
+    tell_sender(buffer);
   }
 
-  // Column group `sixteen` of the codes' rows into buffer 0.
-  __device__ __forceinline__ void store_codes(int sixteen, const std::uint32_t (&codes)[2]) const {
+  // Column group `sixteen` of the codes' rows.
+  __device__ __forceinline__ void store_codes(int buffer, int sixteen,
+                                              const std::uint32_t (&codes)[2]) const {
     const int row = warp_ * 16 + lane_ % 16;
-    ptx::store_two_matrices(shared_.piece(group_, 0) + row * 128 + (sixteen ^ (row % 8)) * 16,
+    ptx::store_two_matrices(shared_.piece(group_, buffer) + row * 128 + (sixteen ^ (row % 8)) * 16,
                             codes[0], codes[1]);
   }
 
@@ -322,11 +331,10 @@ class Multiplier {
       for (int rank = 0; rank < a_.world; ++rank) {
         Piece term = own;
         if (rank != a_.rank) {
-          term = arrived_partial(right);
-          // After the last, only buffer 1 may be refilled; buffer 0 takes the codes.
-          if (rank != last_peer() || right == 1) {
-            ptx::named_barrier_arrive(piece_full(group_, right), kSenderThreads);
-          }
+          const int buffer = (2 * half + right) % D::buffers;
+          term = arrived_partial(buffer);
+          // After the last, the left piece's buffer takes the codes.
+          if (rank != last_peer() || right == 1) tell_sender(buffer);
         }
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
@@ -355,13 +363,13 @@ class Multiplier {
   }
 
   const FusedArguments& a_;
-  const Shared& shared_;
+  const Shared<D>& shared_;
   const int group_, thread_, warp_, lane_;
   const int depth_blocks_;
   const std::uint32_t scales_;                             // the warp's slots
   const std::uint64_t rows_descriptor_, cols_descriptor_;  // of the first stage
-  Ring ring_;
-  std::uint32_t partial_parity_[2] = {0, 0};
+  Ring<D::stages> ring_;
+  Phases ready_;
   const float* row_scale_;
   const float* col_scale_;
   float sums_[2][64];

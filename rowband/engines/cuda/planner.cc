@@ -3,6 +3,7 @@
 #include "rowband/base/fail.h"
 #include "rowband/engines/cuda/fused.h"
 #include "rowband/engines/cuda/kernels.h"
+#include "rowband/engines/cuda/tile_model.h"
 
 namespace rowband::cuda {
 
@@ -40,6 +41,10 @@ class CudaPlanner final : public EnginePlanner {
   }
 
   int tiles_at_once() const override { return clusters_; }
+
+  std::string pipeline_text(const PlanSpec& spec) const override {
+    return cuda::pipeline_text(spec);
+  }
 
  private:
   const int clusters_;

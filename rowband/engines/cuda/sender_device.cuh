@@ -45,11 +45,12 @@ __device__ void chunk_part_done(const FusedArguments& a, const DeviceTile& tile,
   }
 }
 
-// A multiplying group's errands, by a whole warp for the barriers' sake; its first lane sends.
-template <bool fp8>
+// A multiplying group's errands, by a whole warp, which waits together for the peers; its first
+// lane does the rest.
+template <bool fp8, typename D>
 class Sender {
  public:
-  __device__ Sender(const FusedArguments& a, const Shared& shared, int group)
+  __device__ Sender(const FusedArguments& a, const Shared<D>& shared, int group)
       : a_(a),
         shared_(shared),
         group_(group),
@@ -59,28 +60,10 @@ class Sender {
   __device__ void run() {
     for (DeviceTileWalk walk = first_tile(a_); !walk.done(); walk.advance(clusters())) {
       const DeviceTile tile = walk.tile();
-      const bool own = tile.band == a_.rank;
-      row_ = tile.rows.begin + group_ * 128;
-      row_in_band_ = row_ - a_.order.rows_of(a_.order.band_tiles(tile.band)).begin;
-      col_ = tile.cols.begin + static_cast<int>(ptx::block_of_cluster()) * kBlockCols;
       // Only here, where nothing of an earlier tile is left to send, may a wait for peers begin.
-      if (own && a_.world > 1) await_partials(tile.chunk);
-      if (a_.events != nullptr && lane_ == 0) {
-        atomicCAS(reinterpret_cast<unsigned long long*>(a_.chunk_begin) +
-                      tile.band * a_.order.chunks + tile.chunk,
-                  0ull, ptx::clock_ns());
-      }
-      make_ready(0, own);
-      make_ready(1, own);
-      if (fp8 && own) {
-        send_codes();
-      } else {
-        send_pieces(tile.band);
-      }
-      if (lane_ == 0) {
-        ptx::store_wait_written();
-        if (a_.world > 1) chunk_part_done(a_, tile, epoch_);
-      }
+      own_ = tile.band == a_.rank;
+      if (own_ && a_.world > 1) await_partials(tile.chunk);
+      if (lane_ == 0) send_tile(tile);
       __syncwarp();
     }
   }
@@ -94,46 +77,102 @@ class Sender {
     ptx::fence_async_global();
   }
 
-  __device__ void send_pieces(int band) {
-    const bool own = band == a_.rank;
-    for (int piece = 0; piece < kPiecesPerTile; ++piece) {
-      if (own) bring_other_partials(piece);
-      ptx::named_barrier_sync(piece_full(group_, piece % 2), kSenderThreads);
-      if (lane_ == 0) send(piece, band);
-      __syncwarp();
-      if (piece + 2 < kPiecesPerTile) make_ready(piece + 2, own);
+  __device__ void send_tile(const DeviceTile& tile) {
+    if (a_.events != nullptr) {
+      atomicCAS(reinterpret_cast<unsigned long long*>(a_.chunk_begin) +
+                    tile.band * a_.order.chunks + tile.chunk,
+                0ull, ptx::clock_ns());
+    }
+    row_ = tile.rows.begin + group_ * 128;
+    row_in_band_ = row_ - a_.order.rows_of(a_.order.band_tiles(tile.band)).begin;
+    col_ = tile.cols.begin + static_cast<int>(ptx::block_of_cluster()) * kBlockCols;
+    for (int piece = 0; piece < D::buffers; ++piece) make_ready(piece);
+    if (fp8 && own_) {
+      for (int half = 0; half < 2; ++half) send_codes(half);
+    } else {
+      for (int piece = 0; piece < kPiecesPerTile; ++piece) send_piece(piece, tile.band);
+    }
+    ptx::store_wait_written();
+    if (a_.world > 1) chunk_part_done(a_, tile, epoch_);
+  }
+
+  // The piece's buffer, whose earlier content has left, goes to the group: empty, or with the first
+  // peer's partial.
+  __device__ void make_ready(int piece) {
+    if (own_ && a_.world > 1) return bring_partial(piece, first_peer());
+    ptx::barrier_arrive(shared_.buffer_ready(group_, piece % D::buffers));
+  }
+
+  __device__ void bring_partial(int piece, int peer) {
+    const int buffer = piece % D::buffers;
+    const std::uint32_t arrived = shared_.buffer_ready(group_, buffer);
+    ptx::barrier_expect(arrived, kPieceBytes);
+    ptx::tensor_load(shared_.piece(group_, buffer), &a_.received[peer],
+                     col_ + piece % 2 * kPieceCols, row_in_band_ + piece / 2 * 64, arrived);
+  }
+
+  // Each once the group has read the one before.
+  __device__ void bring_other_partials(int piece) {
+    for (int peer = peer_after(first_peer()); peer < a_.world; peer = peer_after(peer)) {
+      await_written(piece);
+      bring_partial(piece, peer);
     }
   }
 
-  // The codes of a half lie in buffer 0, their scales beside the buffers.
-  __device__ void send_codes() {
-    for (int half = 0; half < 2; ++half) {
-      bring_other_partials(2 * half);
-      bring_other_partials(2 * half + 1);
-      ptx::named_barrier_sync(piece_full(group_, 1), kSenderThreads);  // the last has been read
-      if (half == 0) bring_partial(3, first_peer());
-      ptx::named_barrier_sync(piece_full(group_, 0), kSenderThreads);
-      if (lane_ == 0) send_half_codes(half);
-      __syncwarp();
-      if (half == 0) bring_partial(2, first_peer());
-    }
+  __device__ void await_written(int piece) {
+    const int buffer = piece % D::buffers;
+    written_.wait(shared_.buffer_written(group_, buffer), buffer);
   }
 
-  __device__ void send_half_codes(int half) {
-    const int row = row_ + half * 64;
-    if (row >= a_.order.rows) return;
-    // The copy queues take them from here.
-    const int first = a_.copy_engine ? 0 : 1, end = places();
-    for (int step = first; step < end; ++step) {
-      const int peer = (a_.rank + step) % a_.world;
-      ptx::tensor_store(&a_.codes_at[peer], shared_.piece(group_, 0), col_, row);
-      if (col_ < a_.order.cols) {
-        ptx::bulk_store(a_.code_scales_at[peer] + col_ / kDepth * a_.code_scale_rows + row,
-                        shared_.code_scales + group_ * kCodeScaleBytes, kCodeScaleBytes);
+  __device__ void send_piece(int piece, int band) {
+    if (own_ && a_.world > 1) bring_other_partials(piece);
+    await_written(piece);
+    const std::uint32_t from = shared_.piece(group_, piece % D::buffers);
+    const int col = col_ + piece % 2 * kPieceCols, below = piece / 2 * 64;
+    if (own_) {
+      for (int step = 0; step < places(); ++step) {  // this rank's own first
+        ptx::tensor_store(&a_.output_at[(a_.rank + step) % a_.world], from, col, row_ + below);
       }
+    } else if (moves_bytes()) {
+      ptx::tensor_store(&a_.partials_to[band], from, col, row_in_band_ + below);
     }
     ptx::store_commit();
-    ptx::store_wait_read<0>();
+    if (piece + D::buffers < kPiecesPerTile) {
+      ptx::store_wait_read<0>();
+      make_ready(piece + D::buffers);
+    }
+  }
+
+  // The codes of a half lie in its left piece's buffer.
+  __device__ void send_codes(int half) {
+    const int left = 2 * half, right = left + 1;
+    bring_other_partials(left);
+    bring_other_partials(right);
+    await_written(right);  // the last partial has been read
+    if (right + D::buffers < kPiecesPerTile) make_ready(right + D::buffers);
+    await_written(left);
+    store_codes(half);
+    ptx::store_commit();
+    if (left + D::buffers < kPiecesPerTile) {
+      ptx::store_wait_read<0>();
+      make_ready(left + D::buffers);
+    }
+  }
+
+  __device__ void store_codes(int half) {
+    const int row = row_ + half * 64;
+    if (row >= a_.order.rows) return;
+    // For the copy engine to the own window, from where its queues take them.
+    const int first = a_.copy_engine ? 0 : 1;
+    for (int step = first; step < places(); ++step) {
+      const int rank = (a_.rank + step) % a_.world;
+      ptx::tensor_store(&a_.codes_at[rank], shared_.piece(group_, 2 * half % D::buffers), col_,
+                        row);
+      if (col_ < a_.order.cols) {
+        ptx::bulk_store(a_.code_scales_at[rank] + col_ / kDepth * a_.code_scale_rows + row,
+                        shared_.code_scale(group_, half), kCodeScaleBytes);
+      }
+    }
   }
 
   __device__ bool moves_bytes() const { return !a_.skip_transfers && !a_.drop_transfers; }
@@ -143,49 +182,12 @@ class Sender {
   __device__ int first_peer() const { return a_.rank == 0 ? 1 : 0; }
   __device__ int peer_after(int peer) const { return peer + 1 == a_.rank ? peer + 2 : peer + 1; }
 
-  // The piece's buffer, whose earlier content has left, goes to the group: empty, or with the first
-  // peer's partial.
-  __device__ void make_ready(int piece, bool own) {
-    if (own && a_.world > 1) return bring_partial(piece, first_peer());
-    ptx::named_barrier_arrive(piece_empty(group_, piece % 2), kSenderThreads);
-  }
-
-  __device__ void bring_partial(int piece, int peer) {
-    if (lane_ != 0) return;
-    const std::uint32_t arrived = shared_.partial(group_, piece % 2);
-    ptx::barrier_expect(arrived, kPieceBytes);
-    ptx::tensor_load(shared_.piece(group_, piece % 2), &a_.received[peer],
-                     col_ + piece % 2 * kPieceCols, row_in_band_ + piece / 2 * 64, arrived);
-  }
-
-  // Each once the group has read the one before.
-  __device__ void bring_other_partials(int piece) {
-    for (int peer = peer_after(first_peer()); peer < a_.world; peer = peer_after(peer)) {
-      ptx::named_barrier_sync(piece_full(group_, piece % 2), kSenderThreads);
-      bring_partial(piece, peer);
-    }
-  }
-
-  // Returns once the buffer may be overwritten.
-  __device__ void send(int piece, int band) {
-    const std::uint32_t from = shared_.piece(group_, piece % 2);
-    const int col = col_ + piece % 2 * kPieceCols, below = piece / 2 * 64;
-    if (band != a_.rank) {
-      if (!moves_bytes()) return;
-      ptx::tensor_store(&a_.partials_to[band], from, col, row_in_band_ + below);
-    } else {
-      for (int step = 0; step < places(); ++step) {  // this rank's own first
-        ptx::tensor_store(&a_.output_at[(a_.rank + step) % a_.world], from, col, row_ + below);
-      }
-    }
-    ptx::store_commit();
-    ptx::store_wait_read<0>();
-  }
-
   const FusedArguments& a_;
-  const Shared& shared_;
+  const Shared<D>& shared_;
   const int group_, lane_;
   const std::uint32_t epoch_;
+  Phases written_;
+  bool own_ = false;
   int row_ = 0, row_in_band_ = 0, col_ = 0;  // of the group's part of the tile
 };
 

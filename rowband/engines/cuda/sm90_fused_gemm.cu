@@ -2,18 +2,14 @@
 //
 // A cluster of two blocks computes one 256 x 256 tile of the plan at a time, in the plan's order:
 // bands of the peers first, the own band last. Per block:
-//   warp 8          loads: one thread feeds a ring of four stages; the rows' half that it loads
-//   goes to
-//                   both blocks (multicast inside the cluster)
-//   warps 0-3, 4-7  multiply: 128 x 128 of sums in registers each; a stage is released before the
-//   last
-//                   promotion; then round, and for the own band wait for the partials and reduce
-//   warps 9, 10     send: one per multiplying group; they store finished pieces where they belong,
-//   the
-//                   peer's window or every rank's output, and signal the chunk when its last is
-//                   written
-//   warp 11         in the first block: announces the call, and at its end waits for the peers'
-//   results
+//   warp 8        loads: one thread feeds a ring of stages; the half of the rows that it loads goes
+//                 to both blocks (multicast inside the cluster)
+//   warps 0 to 7  two groups that multiply (multiplier_device.cuh), 128 x 128 of sums in registers
+//                 each
+//   warps 9, 10   one sender per group (sender_device.cuh)
+//   warp 11       in the first block: announces the call, awaits the peers' results
+//                 (arrivals_device.cuh); with the fp8 wire, in every block: widens what arrives,
+//                 and the multiplying warps join in when their tiles are done
 //
 // Protocol rules kept here (docs/design.md): 2, only own-band tiles wait; 3, a flag is stored with
 // release after the chunk's bulk stores have completed; 9, every wait has a deadline.
@@ -25,10 +21,11 @@
 namespace rowband::cuda {
 namespace {
 
-__device__ void load_tiles(const FusedArguments& a, const Shared& shared) {
+template <typename D>
+__device__ void load_tiles(const FusedArguments& a, const Shared<D>& shared) {
   const std::uint32_t block = ptx::block_of_cluster();
   const int depth_blocks = static_cast<int>(a.depth / kDepth);
-  Ring ring;
+  Ring<D::stages> ring;
   int slot = 0;
   for (DeviceTileWalk walk = first_tile(a); !walk.done(); walk.advance(clusters())) {
     const DeviceTile tile = walk.tile();
@@ -77,19 +74,12 @@ __device__ void finish_call(const FusedArguments& a) {
   ++*a.calls;
 }
 
-template <bool fp8>
+template <bool fp8, typename D>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     fused_gemm(const __grid_constant__ FusedArguments a) {
   extern __shared__ __align__(1024) char raw[];
-  const Shared shared(ptx::shared_address(raw));
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < kStages; ++stage) {
-      ptx::barrier_init(shared.full + 8 * stage, 1);
-      ptx::barrier_init(shared.empty + 8 * stage, 2 * kGroups);
-    }
-    for (int i = 0; i < kGroups * 2; ++i) ptx::barrier_init(shared.partials + 8 * i, 1);
-    ptx::barrier_init_visible_to_cluster();
-  }
+  const Shared<D> shared(ptx::shared_address(raw));
+  if (threadIdx.x == 0) shared.init_barriers();
   ptx::cluster_sync();
 
   // From a shuffle, so that the compiler knows it to be the same across the warp.
@@ -99,7 +89,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     if (warp == 8) {
       if (threadIdx.x % 32 == 0) load_tiles(a, shared);
     } else if (warp < 11) {
-      Sender<fp8>(a, shared, warp - 9).run();
+      Sender<fp8, D>(a, shared, warp - 9).run();
     } else {
       if (blockIdx.x == 0) announce_call(a);
       __syncwarp();
@@ -108,7 +98,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     }
   } else {
     ptx::take_registers<232>();
-    Multiplier<fp8>(a, shared, warp / 4).run();
+    Multiplier<fp8, D>(a, shared, warp / 4).run();
     if (fp8) Widener(a).run();
   }
   __syncwarp();
@@ -116,14 +106,32 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) finish_call(a);
 }
 
+struct Kernel {
+  void (*function)(FusedArguments);
+  int shared_bytes;
+};
+
+template <typename D>
+Kernel kernel(bool fp8) {
+  return {fp8 ? fused_gemm<true, D> : fused_gemm<false, D>, D::bytes};
+}
+
+Kernel kernel(bool fp8, bool whole_tile_out) {
+  return whole_tile_out ? kernel<WholeTileOut>(fp8) : kernel<DeepIn>(fp8);
+}
+
 }  // namespace
 
 void load_fused_kernel() {
   cudaFuncAttributes attributes;
-  for (const auto kernel : {fused_gemm<false>, fused_gemm<true>}) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
+  for (bool fp8 : {false, true}) {
+    for (bool whole_tile_out : {false, true}) {
+      const auto [function, shared_bytes] = kernel(fp8, whole_tile_out);
+      check(
+          cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
           "raising the shared memory of the fused kernel");
-    check(cudaFuncGetAttributes(&attributes, kernel), "loading the fused kernel");
+      check(cudaFuncGetAttributes(&attributes, function), "loading the fused kernel");
+    }
   }
   check(cudaFuncGetAttributes(&attributes, refuse_call), "loading the refusal");
 }
@@ -134,8 +142,8 @@ void launch_refuse(const FusedArguments& arguments, cudaStream_t stream) {
 }
 
 void launch_fused(const FusedArguments& arguments, int clusters, cudaStream_t stream) {
-  const auto kernel = arguments.fp8_wire ? fused_gemm<true> : fused_gemm<false>;
-  kernel<<<2 * clusters, kThreads, kSharedBytes, stream>>>(arguments);
+  const auto [function, shared_bytes] = kernel(arguments.fp8_wire, arguments.whole_tile_out);
+  function<<<2 * clusters, kThreads, shared_bytes, stream>>>(arguments);
   check(cudaGetLastError(), "launching the fused kernel");
 }
 
