@@ -103,6 +103,70 @@ TEST(CudaFaults, D03_DifferentOptionsAreNamedAtConstruction) {
   }
 }
 
+TEST(CudaFaults, R02_ATransportThatMovesNothingFailsTheSelfTest) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (std::int64_t from : {1, 6}) {  // also from the self-test's second call on
+    for (int faulty = 0; faulty < 3; ++faulty) {
+      for (const auto& mode : served_variants(small_options(), 3)) {
+        const auto all = failures(3, [&](int rank) {
+          auto options = mode;
+          options.faults = hooks(rank, faulty, [&](auto& f) { f.skip_transfers_from = from; });
+          return options;
+        });
+        for (const auto& failure : all) {
+          EXPECT_EQ(failure.code, ErrorCode::kCorrupted) << failure.text;
+          EXPECT_THAT(failure.text, AllOf(HasSubstr("self-test"),
+                                          HasSubstr(std::string(transport_name(mode.transport)))));
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaFaults, R02_OneChunkThatIsNotMovedFailsTheSelfTest) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (int chunk : {0, 3}) {
+    for (const auto& mode : served_variants(exact_options(2048, 264, 128), 2)) {
+      const auto all = failures(2, [&](int rank) {
+        auto options = mode;
+        options.faults = hooks(rank, 1, [&](auto& f) {
+          f.skip_transfers_from = 1;
+          f.skip_only_chunk = chunk;
+        });
+        return options;
+      });
+      for (const auto& failure : all) EXPECT_EQ(failure.code, ErrorCode::kCorrupted) << chunk;
+    }
+  }
+}
+
+TEST(CudaFaults, D06_APeerThatSendsNothingIsNamedWithLegAndChunk) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (const auto& mode : served_variants(small_options(), 3)) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto all = failures(
+        3,
+        [&](int rank) {
+          auto options = mode;
+          options.self_test = false;
+          options.deadline = 500ms;
+          options.faults = hooks(rank, 2, [](auto& f) { f.drop_transfers_from = 7; });
+          return options;
+        },
+        [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+          const ExactCalls calls(comm, engine, op);
+          while (op.calls() < 7) calls.queue(600, op.calls());
+          calls.expect_exact();
+        });
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_THAT(all[rank].text,
+                  AllOf(HasSubstr("0.5 s"), HasSubstr("chunk 0 of rank 2"), HasSubstr("leg")))
+          << rank;
+    }
+  }
+}
+
 TEST(CudaFaults, D06_ARankThatNeverBeginsIsNamedWithinTheDeadline) {
   ROWBAND_NEEDS_GPUS(1);
   const auto begin = std::chrono::steady_clock::now();

@@ -251,6 +251,9 @@ FusedArguments CudaFused::arguments(const FusedCall& call, const CallPlan& plan)
   if (options_.faults) {
     a.skip_transfers = calls_ >= options_.faults->skip_transfers_from;
     a.drop_transfers = calls_ >= options_.faults->drop_transfers_from;
+    a.skip_only_chunk = options_.faults->skip_only_chunk.value_or(-1);
+    a.jitter_ns =
+        static_cast<std::uint32_t>(std::chrono::nanoseconds(options_.faults->jitter).count());
   }
   point_to_windows(a, plan);
   point_to_counters(a, counters_.get());

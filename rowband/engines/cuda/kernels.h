@@ -123,7 +123,11 @@ struct FusedArguments {
   bool copy_engine;
   // Shared memory for whole tiles on their way out, and a stage less for operands on their way in.
   bool whole_tile_out;
-  bool skip_transfers, drop_transfers;  // faults that tests order: see FaultHooks
+
+  // Faults that tests order: see FaultHooks.
+  bool skip_transfers, drop_transfers;
+  std::int32_t skip_only_chunk;  // -1: all
+  std::uint32_t jitter_ns;       // at most so long before a tile leaves
 };
 
 // Prepares every kernel of this file for the current device, so that no launch loads code while a

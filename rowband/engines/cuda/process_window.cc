@@ -10,7 +10,8 @@ namespace {
 
 struct Published {
   int device;
-  std::byte* part;
+  const std::shared_ptr<void>*
+      part;  // the peers share it: a rank that failed may close before them
 };
 
 void enable_peer_access(int device, int peer, bool denied) {
@@ -34,19 +35,20 @@ void enable_peer_access(int device, int peer, bool denied) {
 class ProcessWindow final : public Window {
  public:
   // Local.
-  explicit ProcessWindow(std::size_t bytes) : memory_(allocate_device(bytes)) {
+  explicit ProcessWindow(std::size_t bytes) : own_(allocate_device(bytes)) {
     check(cudaDeviceSynchronize(), "clearing the window");
   }
 
   // Collective. What keeps this rank from the peers' parts, or "".
   std::string join(Communicator& comm, int device, bool denied, Deadline deadline) {
-    const Published own{device, static_cast<std::byte*>(memory_.get())};
+    const Published own{device, &own_};
     std::vector<Published> all(static_cast<std::size_t>(comm.size()));
     comm.all_gather(&own, all.data(), sizeof own, deadline);
     try {
       for (const Published& theirs : all) {
         enable_peer_access(device, theirs.device, denied);
-        parts_.push_back(theirs.part);
+        kept_.push_back(*theirs.part);
+        parts_.push_back(static_cast<std::byte*>(theirs.part->get()));
       }
     } catch (const Error& error) {
       return error.what();
@@ -55,7 +57,8 @@ class ProcessWindow final : public Window {
   }
 
  private:
-  DeviceMemory memory_;
+  const std::shared_ptr<void> own_;
+  std::vector<std::shared_ptr<void>> kept_;  // every rank's part
 };
 
 }  // namespace

@@ -106,6 +106,29 @@ TEST(CudaProtocol, R06_OpsRebuiltWithOtherCapacitiesAfterUnlikeHistories) {
   });
 }
 
+// Every piece leaves late by a random time: bytes that were announced too soon would be missing,
+// and a buffer that was reused too soon would be seen.
+TEST(CudaProtocol, R08_R13_LateBytesAreWaitedFor) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (const auto& [world, devices] : ranks()) {
+    for (auto options : served_variants(exact_options(4096, 264, 128), world)) {
+      auto faults = std::make_shared<FaultHooks>();
+      faults->jitter = 100us;
+      options.faults = faults;
+      options.chunks = 3;
+      SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
+      with_gpu_ops(world, devices, options,
+                   [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                     const ExactCalls calls(comm, engine, op);
+                     for (int call = 1; call <= 500; ++call) {
+                       calls.queue(call % 3 == 0 ? 4096 : 700 + call % 300, call);
+                     }
+                     calls.expect_exact();
+                   });
+    }
+  }
+}
+
 TEST(CudaProtocol, R10_TheCallNumberPasses32Bits) {
   ROWBAND_NEEDS_GPUS(1);
   for (std::int64_t wrap : {std::int64_t{1} << 31, std::int64_t{1} << 32, std::int64_t{1} << 33}) {

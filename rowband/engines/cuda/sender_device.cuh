@@ -86,6 +86,8 @@ class Sender {
     row_ = tile.rows.begin + group_ * 128;
     row_in_band_ = row_ - a_.order.rows_of(a_.order.band_tiles(tile.band)).begin;
     col_ = tile.cols.begin + static_cast<int>(ptx::block_of_cluster()) * kBlockCols;
+    chunk_ = tile.chunk;
+    hesitate();
     for (int piece = 0; piece < D::buffers; ++piece) make_ready(piece);
     if (fp8 && own_) {
       for (int half = 0; half < 2; ++half) send_codes(half);
@@ -175,9 +177,21 @@ class Sender {
     }
   }
 
-  __device__ bool moves_bytes() const { return !a_.skip_transfers && !a_.drop_transfers; }
+  __device__ bool moves_bytes() const {
+    if (a_.drop_transfers) return false;
+    return !a_.skip_transfers || (a_.skip_only_chunk >= 0 && a_.skip_only_chunk != chunk_);
+  }
   // How many ranks, from the own one on, this kernel stores finished rows at.
   __device__ int places() const { return a_.copy_engine || !moves_bytes() ? 1 : a_.world; }
+
+  // A random time, for tests.
+  __device__ void hesitate() const {
+    if (a_.jitter_ns == 0) return;
+    const std::uint64_t begin = ptx::clock_ns();
+    const std::uint64_t mixed =
+        (begin + blockIdx.x * 977 + threadIdx.x) * 0x9E3779B97F4A7C15u >> 32;
+    while (ptx::clock_ns() - begin < mixed % a_.jitter_ns) __nanosleep(100);
+  }
 
   __device__ int first_peer() const { return a_.rank == 0 ? 1 : 0; }
   __device__ int peer_after(int peer) const { return peer + 1 == a_.rank ? peer + 2 : peer + 1; }
@@ -188,6 +202,7 @@ class Sender {
   const std::uint32_t epoch_;
   Phases written_;
   bool own_ = false;
+  int chunk_ = 0;
   int row_ = 0, row_in_band_ = 0, col_ = 0;  // of the group's part of the tile
 };
 

@@ -62,12 +62,14 @@ class OnDevice {
   std::shared_ptr<const void> codes_, scales_;
 };
 
-// The wires and transports that this engine serves in a world of `world`, as options.
+// The wires and transports that this engine serves in a world of `world`, as options. On few GPUs
+// the copy engine's ranks are few: each needs a queue per peer, and a GPU has 32 for a process.
 inline std::vector<GemmAllReduceOptions> served_variants(const GemmAllReduceOptions& base,
                                                          int world) {
   const auto engine = engine_for(0, 1, 1);
   std::vector<GemmAllReduceOptions> served;
   for (const auto& options : all_modes(base)) {
+    if (options.transport == Transport::kCopyEngine && world > 4) continue;
     const PlanSpec spec = GemmAllReduce::plan_spec(*engine, options, world);
     if (engine->why_not_served(spec).empty()) served.push_back(options);
   }
