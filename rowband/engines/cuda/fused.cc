@@ -289,7 +289,9 @@ void CudaFused::queue_empty_calls(cudaStream_t second, std::chrono::nanoseconds 
     follow_last_call(stream);
     FusedArguments a = arguments({}, CallPlan(spec_, 0));
     a.deadline_ns = static_cast<std::uint64_t>(patience.count());
+    if (copies_) copies_->fork(stream);
     launch_fused(a, clusters_, stream);
+    if (copies_) copies_->join(stream);
   }
   follow_last_call(own_stream_);
 }
@@ -340,12 +342,15 @@ std::vector<CopyBlock> CudaFused::gather_blocks(int peer, Range rows) const {
           scales};
 }
 
-// Per peer in the order in which the kernel finishes: its band's partials, then the own band.
+// In the order in which the kernel finishes, and all partials before any result: queues that share
+// a hardware queue go on in the order of posting, and no partial may wait behind a result, which
+// waits for the peers' partials.
 void CudaFused::queue_copies(const FusedArguments& a, const CallPlan& plan) {
   if (a.drop_transfers) return;
   const std::int64_t row_bytes = spec_.cols * static_cast<std::int64_t>(sizeof(Bf16));
+  const auto peer_of = [&](int queue) { return (rank_ + 1 + queue) % spec_.world; };
   for (int queue = 0; queue < spec_.world - 1; ++queue) {
-    const int peer = (rank_ + 1 + queue) % spec_.world;
+    const int peer = peer_of(queue);
     for (int chunk = 0; chunk < plan.chunks(peer); ++chunk) {
       const Range rows = plan.chunk(peer, chunk);
       const std::int64_t first = rows.begin - plan.band(peer).begin;
@@ -356,7 +361,10 @@ void CudaFused::queue_copies(const FusedArguments& a, const CallPlan& plan) {
                   a.epoch,
                   a.scatter_flags_at[peer] + chunk});
     }
-    for (int chunk = 0; chunk < plan.chunks(rank_); ++chunk) {
+  }
+  for (int chunk = 0; chunk < plan.chunks(rank_); ++chunk) {
+    for (int queue = 0; queue < spec_.world - 1; ++queue) {
+      const int peer = peer_of(queue);
       copies_->send(queue, {a.ready[1][peer] + chunk, gather_blocks(peer, plan.chunk(rank_, chunk)),
                             a.epoch, a.gather_flags_at[peer] + chunk});
     }

@@ -1,7 +1,7 @@
 // Started by launch_modes_test.cc with variables that CUDA reads at its first use.
 //   cuda_launch_mode_program WORLD DEVICES [other-work]
-// makes an op as the first thing that the process does on a GPU, then 100 exact calls, with kernels
-// and copies on two other streams beside them if told so. Says "exact", or how it ended:
+// makes an op of each transport and wire that is served, and 100 exact calls on each, with work on
+// two other streams beside them if told so. Says "exact", or how it ended:
 //   exit status 0 exact, 3 refused at construction, 1 anything else
 #include <cstdio>
 #include <cstdlib>
@@ -31,9 +31,8 @@ class OtherWork {
   const TestStream first_, second_;
 };
 
-std::unique_ptr<GemmAllReduce> make(Communicator& comm, const std::shared_ptr<Engine>& engine) {
-  GemmAllReduceOptions options = exact_options(1300, 264, 128);
-  options.deadline = std::chrono::seconds(20);
+std::unique_ptr<GemmAllReduce> make(Communicator& comm, const std::shared_ptr<Engine>& engine,
+                                    const GemmAllReduceOptions& options) {
   try {
     return GemmAllReduce::create(comm, engine, options);
   } catch (const Error& error) {
@@ -42,11 +41,12 @@ std::unique_ptr<GemmAllReduce> make(Communicator& comm, const std::shared_ptr<En
   }
 }
 
-int run(int world, int devices, bool other_work) {
+// Whether it was served.
+bool run(int world, int devices, const GemmAllReduceOptions& options, bool other_work) {
   bool refused = false;
   run_ranks(world, [&](Communicator& comm) {
     const auto engine = engine_for(comm.rank(), world, devices);
-    const auto op = make(comm, engine);
+    const auto op = make(comm, engine, options);
     if (op == nullptr) {
       if (comm.rank() == 0) refused = true;
       return;
@@ -62,7 +62,17 @@ int run(int world, int devices, bool other_work) {
     calls.expect_exact();
     comm.barrier(Deadline::after(std::chrono::seconds(20)));
   });
-  if (refused) return 3;
+  return !refused;
+}
+
+int run_all(int world, int devices, bool other_work) {
+  GemmAllReduceOptions base = exact_options(1300, 264, 128);
+  base.deadline = std::chrono::seconds(10);
+  engine_for(0, 1, 1);  // says why there is none, where there is none
+  for (const auto& options : served_variants(base, world)) {
+    std::printf("%s\n", variant_name(options).c_str());
+    if (!run(world, devices, options, other_work)) return 3;
+  }
   std::printf("exact\n");
   return 0;
 }
@@ -77,7 +87,7 @@ int main(int count, char** arguments) {
   }
   try {
     const bool other_work = count > 3 && std::string_view(arguments[3]) == "other-work";
-    return rowband::cuda::run(std::atoi(arguments[1]), std::atoi(arguments[2]), other_work);
+    return rowband::cuda::run_all(std::atoi(arguments[1]), std::atoi(arguments[2]), other_work);
   } catch (const rowband::Error& error) {
     std::printf("%s: %s\n", error.code() == rowband::ErrorCode::kUnavailable ? "refused" : "failed",
                 error.what());
