@@ -191,6 +191,10 @@ class CudaEngine final : public Engine {
     std::uint64_t everything = UINT64_MAX;
     check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &everything),
           "keeping freed memory in the pool");
+    // Nor may a rank's allocation wait for the stream of another.
+    int no = 0;
+    check(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &no),
+          "keeping the streams of the pool apart");
   }
 
   // Ranks of one GPU must not share a stream, so without one a call goes on the engine's own.

@@ -91,7 +91,7 @@ inline double error_limit(const GemmAllReduceOptions& options) {
 // rank met, all together; nobody frees its op while a peer still runs.
 inline void with_gpu_ops(int world, int devices, GemmAllReduceOptions options,
                          const std::function<void(Communicator&, Engine&, GemmAllReduce&)>& body) {
-  options.deadline = std::min<std::chrono::nanoseconds>(options.deadline, std::chrono::seconds(10));
+  options.deadline = std::min<std::chrono::nanoseconds>(options.deadline, std::chrono::seconds(5));
   std::vector<std::string> met(static_cast<std::size_t>(world));
   run_ranks(world, [&](Communicator& comm) {
     std::string& own = met[static_cast<std::size_t>(comm.rank())];
