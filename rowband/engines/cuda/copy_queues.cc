@@ -33,21 +33,30 @@ void check_driver(CUresult result, const char* what) {
 
 CUdeviceptr address(const void* p) { return reinterpret_cast<CUdeviceptr>(p); }
 
-void wait_value(cudaStream_t stream, const std::uint32_t* word, std::uint32_t value) {
+ValueFunction wait_function() {
   static const auto function = driver_function<ValueFunction>("cuStreamWaitValue32", 12000);
-  check_driver(function(stream, address(word), value, CU_STREAM_WAIT_VALUE_EQ),
+  return function;
+}
+ValueFunction write_function() {
+  static const auto function = driver_function<ValueFunction>("cuStreamWriteValue32", 12000);
+  return function;
+}
+
+void wait_value(cudaStream_t stream, const std::uint32_t* word, std::uint32_t value) {
+  check_driver(wait_function()(stream, address(word), value, CU_STREAM_WAIT_VALUE_EQ),
                "queueing a wait for a chunk");
 }
 
 void write_value(cudaStream_t stream, std::uint32_t* word, std::uint32_t value) {
-  static const auto function = driver_function<ValueFunction>("cuStreamWriteValue32", 12000);
-  check_driver(function(stream, address(word), value, CU_STREAM_WRITE_VALUE_DEFAULT),
+  check_driver(write_function()(stream, address(word), value, CU_STREAM_WRITE_VALUE_DEFAULT),
                "queueing the reset of a chunk's flag");
 }
 
 }  // namespace
 
 CopyQueues::CopyQueues(int peers) : begun_(make_event()) {
+  wait_function();
+  write_function();
   for (int i = 0; i < peers; ++i) {
     queues_.push_back(make_stream());
     done_.push_back(make_event());

@@ -86,12 +86,27 @@ std::int64_t DeviceTimeline::host_minus_device_ns(cudaStream_t stream) {
   return (before + after) / 2 - static_cast<std::int64_t>(exchange->device_ns);
 }
 
+bool DeviceTimeline::launches_block(cudaStream_t stream) {
+  auto* exchange = static_cast<volatile ClockExchange*>(exchange_.get());
+  exchange->device_ns = 0;
+  exchange->running = 0;
+  exchange->asked = 0;
+  launch_clock_exchange(static_cast<ClockExchange*>(exchange_.get()), stream);
+  const bool ended = cudaStreamQuery(stream) == cudaSuccess;  // it goes on until it is asked
+  exchange->asked = 1;
+  check(cudaStreamSynchronize(stream), "finding out whether launches block");
+  return ended;
+}
+
 void DeviceTimeline::collect(Timeline& timeline, int rank, cudaStream_t stream) {
+  // A copy queued behind a kernel that waits for a peer would hold up the copies of a peer that
+  // shares this device.
+  check(cudaStreamSynchronize(stream), "waiting for a traced call");
   std::uint32_t count = 0;
   check(cudaMemcpyAsync(&count, count_.get(), sizeof count, cudaMemcpyDeviceToHost, stream),
         "reading the number of events");
   check(cudaMemsetAsync(count_.get(), 0, sizeof count, stream), "resetting the events");
-  check(cudaStreamSynchronize(stream), "waiting for a traced call");
+  check(cudaStreamSynchronize(stream), "reading the number of events");
   if (count > capacity_) {
     fail(ErrorCode::kInternal, "a traced call made {} events, there was room for {}", count,
          capacity_);

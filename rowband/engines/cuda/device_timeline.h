@@ -24,6 +24,9 @@ class DeviceTimeline {
   // microseconds. Throws Error(kInternal) when there were more events than room.
   void collect(Timeline& timeline, int rank, cudaStream_t stream);
 
+  // True where a launch returns only when its kernel has ended, as CUDA_LAUNCH_BLOCKING=1 orders.
+  bool launches_block(cudaStream_t stream);
+
  private:
   std::int64_t host_minus_device_ns(cudaStream_t stream);
 

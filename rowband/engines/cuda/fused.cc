@@ -278,6 +278,11 @@ void CudaFused::prove_ranks_run_together(Communicator& comm, Deadline deadline) 
     }
   });
   if (failure.empty()) failure = why_peers_did_not_begin(patience);
+  if (failure.empty() && copies_ && timeline_->launches_block(own_stream_)) {
+    failure =
+        "a launch returns only when its kernel has ended, and transport copy_engine queues its "
+        "copies after it: unset CUDA_LAUNCH_BLOCKING, or take transport direct";
+  }
   agree_on_success(comm, "the ranks' kernels at the same time", failure, ErrorCode::kUnavailable,
                    deadline);
 }

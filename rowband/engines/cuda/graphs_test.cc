@@ -44,7 +44,7 @@ std::vector<std::pair<int, int>> worlds_and_devices() { return {{2, gpus()}, {4,
 TEST(CudaGraphs, G01_EachReplayReadsItsOwnData) {
   ROWBAND_NEEDS_GPUS(1);
   for (const auto& [world, devices] : worlds_and_devices()) {
-    for (const auto& options : served_variants(exact_options(700, 264, 128), world)) {
+    for (const auto& options : served_variants(exact_options(700, 272, 128), world)) {
       SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
       with_gpu_ops(world, devices, options,
                    [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
@@ -65,7 +65,7 @@ TEST(CudaGraphs, G01_EachReplayReadsItsOwnData) {
 TEST(CudaGraphs, G03_G04_GraphsOfSeveralShapesReplayBesideEagerCalls) {
   ROWBAND_NEEDS_GPUS(1);
   for (const auto& [world, devices] : worlds_and_devices()) {
-    for (const auto& options : served_variants(exact_options(4096, 264, 128), world)) {
+    for (const auto& options : served_variants(exact_options(4096, 272, 128), world)) {
       SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
       with_gpu_ops(world, devices, options,
                    [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
@@ -95,7 +95,7 @@ TEST(CudaGraphs, G03_G04_GraphsOfSeveralShapesReplayBesideEagerCalls) {
 TEST(CudaGraphs, G05_CallsOnTwoStreamsFollowOneAnother) {
   ROWBAND_NEEDS_GPUS(1);
   for (const auto& [world, devices] : worlds_and_devices()) {
-    for (const auto& options : served_variants(exact_options(700, 264, 128), world)) {
+    for (const auto& options : served_variants(exact_options(700, 272, 128), world)) {
       SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
       with_gpu_ops(world, devices, options,
                    [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
@@ -158,10 +158,10 @@ class MappedMemory {
 
 TEST(CudaGraphs, G07_OperandsInMappedMemoryEagerAndCaptured) {
   ROWBAND_NEEDS_GPUS(1);
-  with_gpu_ops(2, gpus(), exact_options(700, 264, 128),
+  with_gpu_ops(2, gpus(), exact_options(700, 272, 128),
                [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
                  const int device = comm.rank() % gpus();
-                 const MappedMemory codes(device, 700 * 128), out(device, 700 * 264 * sizeof(Bf16));
+                 const MappedMemory codes(device, 700 * 128), out(device, 700 * 272 * sizeof(Bf16));
                  const ExactCalls calls(comm, engine, op);
                  ActivationView x = calls.x(700);
                  x.codes = codes.as<E4m3>();

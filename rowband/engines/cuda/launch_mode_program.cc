@@ -65,11 +65,12 @@ bool run(int world, int devices, const GemmAllReduceOptions& options, bool other
   return !refused;
 }
 
-int run_all(int world, int devices, bool other_work) {
-  GemmAllReduceOptions base = exact_options(1300, 264, 128);
+int run_all(int world, int devices, bool other_work, Transport transport) {
+  GemmAllReduceOptions base = exact_options(1300, 272, 128);
   base.deadline = std::chrono::seconds(10);
   engine_for(0, 1, 1);  // says why there is none, where there is none
   for (const auto& options : served_variants(base, world)) {
+    if (options.transport != transport || !has_the_gpus(options, world, devices)) continue;
     std::printf("%s\n", variant_name(options).c_str());
     if (!run(world, devices, options, other_work)) return 3;
   }
@@ -81,13 +82,14 @@ int run_all(int world, int devices, bool other_work) {
 }  // namespace rowband::cuda
 
 int main(int count, char** arguments) {
-  if (count < 3) {
-    std::printf("usage: cuda_launch_mode_program WORLD DEVICES [other-work]\n");
+  if (count < 4) {
+    std::printf("usage: cuda_launch_mode_program WORLD DEVICES TRANSPORT [other-work]\n");
     return 2;
   }
   try {
-    const bool other_work = count > 3 && std::string_view(arguments[3]) == "other-work";
-    return rowband::cuda::run_all(std::atoi(arguments[1]), std::atoi(arguments[2]), other_work);
+    const bool other_work = count > 4 && std::string_view(arguments[4]) == "other-work";
+    return rowband::cuda::run_all(std::atoi(arguments[1]), std::atoi(arguments[2]), other_work,
+                                  rowband::parse_transport(arguments[3]));
   } catch (const rowband::Error& error) {
     std::printf("%s: %s\n", error.code() == rowband::ErrorCode::kUnavailable ? "refused" : "failed",
                 error.what());

@@ -14,9 +14,10 @@ using Variables = std::map<std::string, std::optional<std::string>>;
 
 constexpr int kExact = 0, kRefused = 3;
 
-ChildResult run(int world, int devices, const Variables& variables, bool other_work = false) {
+ChildResult run(int world, int devices, const Variables& variables, bool other_work = false,
+                const char* transport = "direct") {
   std::vector<std::string> command{beside_this_program("cuda_launch_mode_program"),
-                                   std::to_string(world), std::to_string(devices)};
+                                   std::to_string(world), std::to_string(devices), transport};
   if (other_work) command.push_back("other-work");
   return run_child(command, variables, std::chrono::seconds(60));
 }
@@ -35,6 +36,19 @@ void expect_refused(const ChildResult& child, const char* words) {
 TEST(CudaLaunchModes, G09_BlockingLaunchesOfOneRankPerGpu) {
   ROWBAND_NEEDS_GPUS(2);
   expect_exact(run(2, 2, {{"CUDA_LAUNCH_BLOCKING", "1"}}));
+}
+
+TEST(CudaLaunchModes, G09_BlockingLaunchesAreRefusedByTheCopyEngine) {
+  ROWBAND_NEEDS_GPUS(2);
+  expect_refused(run(2, 2, {{"CUDA_LAUNCH_BLOCKING", "1"}}, false, "copy_engine"),
+                 "unset CUDA_LAUNCH_BLOCKING");
+}
+
+TEST(CudaLaunchModes, G10_TheCopyEngineWithOneQueueAndWithMany) {
+  ROWBAND_NEEDS_GPUS(2);
+  for (const char* queues : {"1", "32"}) {
+    expect_exact(run(2, 2, {{"CUDA_DEVICE_MAX_CONNECTIONS", queues}}, true, "copy_engine"));
+  }
 }
 
 TEST(CudaLaunchModes, G09_BlockingLaunchesOfRanksThatShareAGpuAreRefused) {
@@ -63,6 +77,9 @@ TEST(CudaLaunchModes, G10_ModulesLoadedLazilyAndAtOnce) {
   for (const char* loading : {"LAZY", "EAGER"}) {
     for (int devices = 1; devices <= gpus(); ++devices) {
       expect_exact(run(2, devices, {{"CUDA_MODULE_LOADING", loading}}));
+    }
+    if (gpus() > 1) {
+      expect_exact(run(2, 2, {{"CUDA_MODULE_LOADING", loading}}, false, "copy_engine"));
     }
   }
 }

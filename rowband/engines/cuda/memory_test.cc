@@ -84,7 +84,7 @@ TEST(CudaMemory, O02_MoreRowsThanTheWindowHoldsAreRefusedAndNothingIsWritten) {
 
 TEST(CudaMemory, O03_CallsTakeNoMemory) {
   ROWBAND_NEEDS_GPUS(1);
-  for (const auto& options : served_variants(exact_options(1000, 264, 128), 2)) {
+  for (const auto& options : served_variants(exact_options(1000, 272, 128), 2)) {
     with_gpu_ops(2, gpus(), options, [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
       const ExactCalls calls(comm, engine, op);
       comm.barrier(Deadline::after(std::chrono::seconds(20)));
@@ -119,7 +119,7 @@ TEST(CudaMemory, L07_WindowsGiveTheirMemoryBack) {
 // Multicast is off on many machines; the op needs none.
 TEST(CudaMemory, P03_ServedWithoutMulticast) {
   ROWBAND_NEEDS_GPUS(2);
-  with_gpu_ops(2, 2, exact_options(600, 264, 128),
+  with_gpu_ops(2, 2, exact_options(600, 272, 128),
                [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
                  const ExactCalls calls(comm, engine, op);
                  calls.queue(600, 1);

@@ -11,7 +11,7 @@ namespace {
 
 class CudaPlanner final : public EnginePlanner {
  public:
-  explicit CudaPlanner(int clusters) : clusters_(clusters) {}
+  CudaPlanner(int clusters, int device_ranks) : clusters_(clusters), device_ranks_(device_ranks) {}
 
   PlanSpec with_tiles(PlanSpec spec) const override {
     spec.tile_rows = spec.min_tile_rows = kTileRows;
@@ -26,6 +26,13 @@ class CudaPlanner final : public EnginePlanner {
     }
     if (spec.wire == Wire::kFp8 && spec.cols % 16 != 0) {
       return fmt::format("wire fp8 with N={}: the cuda engine wants a multiple of 16", spec.cols);
+    }
+    if (spec.transport == Transport::kCopyEngine && device_ranks_ > 1) {
+      return fmt::format(
+          "transport copy_engine with {} ranks on a GPU: their kernels leave the copies no room; "
+          "take "
+          "transport direct, or a GPU for each rank",
+          device_ranks_);
     }
     if (spec.world > kMaxWorld) {
       return fmt::format("W={}: the cuda engine joins at most {} ranks", spec.world, kMaxWorld);
@@ -47,7 +54,7 @@ class CudaPlanner final : public EnginePlanner {
   }
 
  private:
-  const int clusters_;
+  const int clusters_, device_ranks_;
 };
 
 }  // namespace
@@ -59,7 +66,7 @@ std::unique_ptr<EnginePlanner> make_cuda_planner(const PlannerOptions& options) 
          "device_ranks={}: must be from 1 to {}, two of the GPU's {} SMs for each rank",
          options.device_ranks, most, options.multiprocessors);
   }
-  return std::make_unique<CudaPlanner>(most / options.device_ranks);
+  return std::make_unique<CudaPlanner>(most / options.device_ranks, options.device_ranks);
 }
 
 }  // namespace rowband::cuda

@@ -44,8 +44,7 @@ class Division {
 __device__ __forceinline__ float block_scale(float amax, bool ue8m0) {
   constexpr float kLargestCode = 448.0f, kLeast = 0x1p-126f;
   if (amax == 0.0f) return 1.0f;
-  if (isinf(amax)) return 0x1.fffffep127f;
-  const float scale = fmaxf(Division(kLargestCode)(amax), kLeast);
+  const float scale = isinf(amax) ? 0x1.fffffep127f : fmaxf(Division(kLargestCode)(amax), kLeast);
   if (!ue8m0) return scale;
   const unsigned up = (__float_as_uint(scale) + 0x007FFFFFu) & 0xFF800000u;
   return __uint_as_float(up < 0x7F000000u ? up : 0x7F000000u);

@@ -10,7 +10,7 @@ namespace {
 
 // The chunk's bytes are where they belong, or ready for the copy queues.
 __device__ void signal_chunk(const FusedArguments& a, const DeviceTile& tile, std::uint32_t epoch) {
-  if (a.drop_transfers) return;
+  if (a.drop_transfers || failed(a)) return;  // what a failed call made is no result
   const bool own = tile.band == a.rank;
   if (a.copy_engine) {
     *reinterpret_cast<volatile std::uint32_t*>(a.epoch) = epoch;
@@ -87,6 +87,7 @@ class Sender {
     row_in_band_ = row_ - a_.order.rows_of(a_.order.band_tiles(tile.band)).begin;
     col_ = tile.cols.begin + static_cast<int>(ptx::block_of_cluster()) * kBlockCols;
     chunk_ = tile.chunk;
+    alive_ = !failed(a_);
     hesitate();
     for (int piece = 0; piece < D::buffers; ++piece) make_ready(piece);
     if (fp8 && own_) {
@@ -177,8 +178,9 @@ class Sender {
     }
   }
 
+  // A call that has failed writes nothing at its peers: they may still be in an earlier one.
   __device__ bool moves_bytes() const {
-    if (a_.drop_transfers) return false;
+    if (a_.drop_transfers || !alive_) return false;
     return !a_.skip_transfers || (a_.skip_only_chunk >= 0 && a_.skip_only_chunk != chunk_);
   }
   // How many ranks, from the own one on, this kernel stores finished rows at.
@@ -201,7 +203,7 @@ class Sender {
   const int group_, lane_;
   const std::uint32_t epoch_;
   Phases written_;
-  bool own_ = false;
+  bool own_ = false, alive_ = true;
   int chunk_ = 0;
   int row_ = 0, row_in_band_ = 0, col_ = 0;  // of the group's part of the tile
 };

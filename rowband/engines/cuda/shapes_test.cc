@@ -38,7 +38,7 @@ TEST(CudaShapes, W01_N03_M01_M05_EveryWorldAndRaggedM) {
   ROWBAND_NEEDS_GPUS(1);
   for (int devices = 1; devices <= gpus(); ++devices) {
     for (int world = 1; world <= 8; ++world) {
-      for (const auto& options : served_variants(exact_options(2100, 264, 128), world)) {
+      for (const auto& options : served_variants(exact_options(2100, 272, 128), world)) {
         expect_exact(world, devices, options, {2100, 1, 33, 0, 65, 129, 256, 257, 1024, 0, 2100});
       }
     }
@@ -54,7 +54,7 @@ TEST(CudaShapes, W01_RowsThatDivideByEveryWorld) {
 
 TEST(CudaShapes, W03_TailsOfRowsAndColumns) {
   ROWBAND_NEEDS_GPUS(1);
-  for (const auto& [world, cols] : {std::pair{8, 128}, {2, 128}, {8, 8}, {3, 264}, {5, 1000}}) {
+  for (const auto& [world, cols] : {std::pair{8, 128}, {2, 128}, {8, 8}, {3, 272}, {5, 1000}}) {
     for (const auto& options : served_variants(exact_options(16, cols, 128), world)) {
       expect_exact(world, gpus(), options, {1, 3, 7, 9, 16});
     }
@@ -78,10 +78,10 @@ TEST(CudaShapes, K03_EveryNumberOfDepthBlocks) {
   const auto engine = engine_for(0, 1, 1);
   for (std::int64_t depth = 128; depth <= 8192; depth += depth < 2304 ? 128 : 1408) {
     const OnDevice<ConstantActivations> x(*engine, ConstantActivations(300, depth, 1.0f));
-    const OnDevice<ConstantWeight> w(*engine, ConstantWeight(264, depth, 2.0f));
-    const auto out = device_array<Bf16>(*engine, 300 * 264);
+    const OnDevice<ConstantWeight> w(*engine, ConstantWeight(272, depth, 2.0f));
+    const auto out = device_array<Bf16>(*engine, 300 * 272);
     engine->gemm(x.view(), w.view(), nullptr, out.get(), nullptr);
-    std::vector<Bf16> host(300 * 264);
+    std::vector<Bf16> host(300 * 272);
     engine->download(host.data(), out.get(), host.size() * sizeof(Bf16), nullptr);
     for (Bf16 value : host) {
       ASSERT_EQ(value, to_bf16(2.0f * static_cast<float>(depth))) << "K=" << depth;
@@ -101,12 +101,12 @@ TEST(CudaShapes, M03_MoreElementsThan31BitsCount) {
 
 TEST(CudaShapes, M05_M07_OnlyTheRowsOfTheCallAreWritten) {
   ROWBAND_NEEDS_GPUS(1);
-  for (auto options : served_variants(exact_options(512, 136, 128), 2)) {
+  for (auto options : served_variants(exact_options(512, 144, 128), 2)) {
     options.slots = 1;
     SCOPED_TRACE(variant_name(options));
     with_gpu_ops(2, gpus(), options, [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
       const DeviceFindings found(engine);
-      constexpr std::int64_t kElements = 512 * 136 + 64;
+      constexpr std::int64_t kElements = 512 * 144 + 64;
       const auto out = device_array<Bf16>(engine, kElements);
       const auto before = device_array<Bf16>(engine, kElements);
       const ExactCalls calls(comm, engine, op);
@@ -117,15 +117,15 @@ TEST(CudaShapes, M05_M07_OnlyTheRowsOfTheCallAreWritten) {
         engine.copy(before.get(), whole.data, bytes_of(whole), calls.stream());
         const Output y = calls.queue(rows, ++call);
         ASSERT_EQ(y.data, whole.data);
-        check_equal(y.data + rows * 136, before.get() + rows * 136,
-                    static_cast<std::size_t>(512 - rows) * 136 * sizeof(Bf16), found.get(),
+        check_equal(y.data + rows * 144, before.get() + rows * 144,
+                    static_cast<std::size_t>(512 - rows) * 144 * sizeof(Bf16), found.get(),
                     calls.stream());
         // In the caller's buffer, everything behind them.
         ASSERT_EQ(cudaMemsetAsync(out.get(), 0x5A, kElements * sizeof(Bf16), calls.stream()),
                   cudaSuccess);
         calls.queue(rows, ++call, out.get());
-        check_bytes(out.get() + rows * 136, 0x5A,
-                    static_cast<std::size_t>(kElements - rows * 136) * sizeof(Bf16), found.get(),
+        check_bytes(out.get() + rows * 144, 0x5A,
+                    static_cast<std::size_t>(kElements - rows * 144) * sizeof(Bf16), found.get(),
                     calls.stream());
       }
       calls.expect_exact();
@@ -186,7 +186,7 @@ TEST(CudaShapes, M10_LargeCallsEqualTheUnfusedPathEveryTime) {
 
 TEST(CudaShapes, S08_S09_StridedOperandsGiveTheBitsOfDenseOnes) {
   ROWBAND_NEEDS_GPUS(1);
-  constexpr std::int64_t kRows = 700, kCols = 264, kDepth = 256, kWide = 640;
+  constexpr std::int64_t kRows = 700, kCols = 272, kDepth = 256, kWide = 640;
   with_gpu_ops(2, gpus(), exact_options(kRows, kCols, kDepth),
                [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
                  const TestStream stream;
@@ -234,9 +234,9 @@ TEST(CudaShapes, S08_S09_StridedOperandsGiveTheBitsOfDenseOnes) {
 
 TEST(CudaShapes, S10_MisalignedOperandsAreRefusedAndTheContextLivesOn) {
   ROWBAND_NEEDS_GPUS(1);
-  with_gpu_ops(2, gpus(), exact_options(600, 264, 128),
+  with_gpu_ops(2, gpus(), exact_options(600, 272, 128),
                [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-                 const auto out = device_array<Bf16>(engine, 600 * 264 + 1);
+                 const auto out = device_array<Bf16>(engine, 600 * 272 + 1);
                  const auto bias = device_array<Bf16>(engine, 265);
                  const ExactCalls calls(comm, engine, op);
                  ActivationView x = calls.x(500);

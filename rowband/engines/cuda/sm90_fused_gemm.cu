@@ -74,6 +74,11 @@ __device__ void finish_call(const FusedArguments& a) {
   ++*a.calls;
 }
 
+// Warps can only take what others of the block gave up of the launch's 168 each (65536 / 384, in
+// eights): with more the last to ask would wait for ever.
+constexpr int kMultiplierRegisters = 232, kOtherRegisters = 40;
+static_assert(kGroups * kMultiplierRegisters + kOtherRegisters <= 3 * 168);
+
 template <bool fp8, typename D>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     fused_gemm(const __grid_constant__ FusedArguments a) {
@@ -85,7 +90,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   // From a shuffle, so that the compiler knows it to be the same across the warp.
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x / 32), 0);
   if (warp >= kGroups * 4) {
-    ptx::give_up_registers<48>();
+    ptx::give_up_registers<kOtherRegisters>();
     if (warp == 8) {
       if (threadIdx.x % 32 == 0) load_tiles(a, shared);
     } else if (warp < 11) {
@@ -97,7 +102,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
       if (fp8) Widener(a).run();
     }
   } else {
-    ptx::take_registers<232>();
+    ptx::take_registers<kMultiplierRegisters>();
     Multiplier<fp8, D>(a, shared, warp / 4).run();
     if (fp8) Widener(a).run();
   }

@@ -62,14 +62,19 @@ class OnDevice {
   std::shared_ptr<const void> codes_, scales_;
 };
 
-// The wires and transports that this engine serves in a world of `world`, as options. On few GPUs
-// the copy engine's ranks are few: each needs a queue per peer, and a GPU has 32 for a process.
+// The copy engine needs a GPU for each rank.
+inline bool has_the_gpus(const GemmAllReduceOptions& options, int world, int devices) {
+  return options.transport != Transport::kCopyEngine || world <= devices;
+}
+
+// The wires and transports that this engine serves in a world of `world`, as options; the copy
+// engine only where each rank has a GPU of its own.
 inline std::vector<GemmAllReduceOptions> served_variants(const GemmAllReduceOptions& base,
                                                          int world) {
   const auto engine = engine_for(0, 1, 1);
   std::vector<GemmAllReduceOptions> served;
   for (const auto& options : all_modes(base)) {
-    if (options.transport == Transport::kCopyEngine && world > 4) continue;
+    if (!has_the_gpus(options, world, gpus())) continue;
     const PlanSpec spec = GemmAllReduce::plan_spec(*engine, options, world);
     if (engine->why_not_served(spec).empty()) served.push_back(options);
   }
@@ -91,6 +96,7 @@ inline double error_limit(const GemmAllReduceOptions& options) {
 // rank met, all together; nobody frees its op while a peer still runs.
 inline void with_gpu_ops(int world, int devices, GemmAllReduceOptions options,
                          const std::function<void(Communicator&, Engine&, GemmAllReduce&)>& body) {
+  if (!has_the_gpus(options, world, devices)) return;
   options.deadline = std::min<std::chrono::nanoseconds>(options.deadline, std::chrono::seconds(5));
   std::vector<std::string> met(static_cast<std::size_t>(world));
   run_ranks(world, [&](Communicator& comm) {
