@@ -103,7 +103,7 @@ std::vector<std::string> environment_of(int rank, int world, const Listener& lis
         told, [&](const auto& one) { return text.starts_with(one.first + "="); });
     if (!replaced) all.push_back(text);
   }
-  for (const auto& [name, value] : told) all.push_back(name + "=" + value);
+  for (const auto& [name, value] : told) all.push_back(fmt::format("{}={}", name, value));
   return all;
 }
 

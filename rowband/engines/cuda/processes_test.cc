@@ -57,6 +57,23 @@ void exercise(Communicator& comm, int device, int calls) {
   comm.barrier(soon());
 }
 
+TEST(CudaProcesses, ExactOnEveryWireAndTransport) {
+  ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
+  expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
+    const auto comm = make_callback_communicator(callbacks);
+    const auto engine = engine_on(callbacks.rank);
+    int served = 0;
+    for (const auto& options : all_modes(quick_options())) {
+      if (!engine->why_not_served(GemmAllReduce::plan_spec(*engine, options, 2)).empty()) continue;
+      const auto op = GemmAllReduce::create(*comm, engine, options);
+      run_calls(*comm, *engine, *op, 40);
+      comm->barrier(soon());
+      ++served;
+    }
+    require(served > 0, "no mode is served");
+  }));
+}
+
 TEST(CudaProcesses, B05_R01_ExactFromTheFirstActOn) {
   ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
   expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
@@ -176,13 +193,64 @@ TEST(CudaProcesses, L05_TwoOpsInOneProcessTakeTurnsOnOneWindowEach) {
   }));
 }
 
+// Whose windows and whose NCCL must not be mixed up; the kernels of the jobs take turns on the
+// GPUs.
+TEST(CudaProcesses, L05_TwoJobsAtOnceOnTheSameGpus) {
+  ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
+  const auto job = [](const CommunicatorCallbacks& callbacks) {
+    exercise(*make_callback_communicator(callbacks), callbacks.rank, 60);
+  };
+  comm::RankOutcomes one, two;
+  {
+    const std::jthread first([&] { one = run_gpu_ranks(2, 1, job); });
+    const std::jthread second([&] { two = run_gpu_ranks(2, 1, job); });
+  }
+  expect_all_fine(one);
+  expect_all_fine(two);
+}
+
+// The base path of a layer: NCCL on the caller's stream where each rank has a GPU, also in a graph;
+// else through the host, and it says why.
+TEST(CudaProcesses, TheBasePathsSumIsNcclsWhereEachRankHasAGpu) {
+  ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
+  constexpr std::int64_t kCount = 70'001;
+  for (const bool share : {false, true}) {
+    expect_all_fine(run_gpu_ranks(2, share ? 2 : 1, [=](const CommunicatorCallbacks& callbacks) {
+      const auto comm = make_callback_communicator(callbacks);
+      const int device = share ? 0 : callbacks.rank;
+      check(cudaSetDevice(device), "choosing a device");
+      const auto engine = engine_on(device, share ? 2 : 1);
+      const auto sum = engine->make_all_reduce(*comm, soon());
+      const std::string who(sum->description());
+      require(who.starts_with(share ? "all-reduce of the callbacks communicator, through the host: "
+                                      "ranks 0 and 1 share a GPU"
+                                    : "ncclAllReduce of NCCL 2."),
+              who);
+      const auto memory = engine->allocate(kCount * sizeof(Bf16));
+      auto* data = static_cast<Bf16*>(memory.get());
+      for (int call = 0; call < 10; ++call) {
+        std::vector<Bf16> host(kCount, to_bf16(static_cast<float>(1 + comm->rank() + call)));
+        engine->copy(data, host.data(), kCount * sizeof(Bf16), nullptr);
+        engine->synchronize(nullptr);
+        sum->run(data, kCount, soon(), nullptr);
+        engine->download(host.data(), data, kCount * sizeof(Bf16), nullptr);
+        require(sum->poison().empty(), sum->poison());
+        for (const Bf16& value : host) {
+          require(to_float(value) == static_cast<float>(3 + 2 * call),
+                  fmt::format("got {} in call {}", to_float(value), call));
+        }
+      }
+    }));
+  }
+}
+
 TEST(CudaProcesses, L07_WindowsGiveTheirMemoryBack) {
   ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
   expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
     const auto comm = make_callback_communicator(callbacks);
     check(cudaSetDevice(callbacks.rank), "choosing a device");
     std::size_t before = 0, after = 0, total = 0;
-    for (int round = 0; round < 12; ++round) {
+    for (int round = 0; round < 7; ++round) {
       make_window(*comm, 256u << 20, callbacks.rank, nullptr, soon());
       comm->barrier(soon());
       check(cudaMemGetInfo(round == 2 ? &before : &after, &total), "asking for memory");
