@@ -4,6 +4,7 @@
 #include "rowband/base/error.h"
 #include "rowband/cli/doctor.h"
 #include "rowband/cli/options.h"
+#include "rowband/comm/nccl_comm.h"
 #include "rowband/layer/fusion_table.h"
 #ifdef ROWBAND_HAVE_CUDA
 #include "rowband/engines/cuda/bandwidth.h"
@@ -92,6 +93,7 @@ ordered_json describe_gpus(bool measured) {
   for (const cuda::Gpu& gpu : gpus) json[fmt::format("GPU {}", gpu.device)] = gpu_text(gpu);
   json["driver"] = cuda::driver_version();
   json["CUDA runtime"] = cuda::cuda_runtime_version();
+  json["NCCL"] = or_why(comm::nccl_version(), comm::why_no_nccl());
   json["cuBLASLt"] = or_why(cuda::cublas_version(), cuda::why_no_cublas());
   for (int a = 0; a < static_cast<int>(gpus.size()); ++a) {
     for (int b = a + 1; b < static_cast<int>(gpus.size()); ++b) {

@@ -44,6 +44,6 @@ def test_gpus_are_described_or_one_line_says_why_there_are_none():
         assert engine == "host"
         assert "none: " in gpus["GPUs"] or "this build has no cuda engine" in gpus["GPUs"]
         return
-    for key in ["driver", "CUDA runtime", "cuBLASLt", "transport direct, wire bf16"]:
+    for key in ["driver", "CUDA runtime", "NCCL", "cuBLASLt", "transport direct, wire bf16"]:
         assert gpus[key], key
     assert "GB/s" not in str(gpus)  # measured for the engine cuda alone

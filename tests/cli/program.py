@@ -9,6 +9,9 @@ from pathlib import Path
 
 BINARY = os.environ["ROWBAND_BINARY"]
 
+# Without GPUs the engine is host, wherever the tests run; cuda_test.py shows them.
+HIDE_GPUS = True
+
 # Small shapes, which every machine computes at once.
 SMALL = ["--cols", "256", "--depth", "128"]
 
@@ -23,6 +26,8 @@ class Result:
 def rowband(*arguments, env=None, cwd=None, launcher=(), timeout=120):
     """Runs the program without any ROWBAND_* variable but those of `env`."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ROWBAND_")}
+    if HIDE_GPUS:
+        environment["CUDA_VISIBLE_DEVICES"] = "-1"
     environment.update(env or {})
     done = subprocess.run(
         [*launcher, BINARY, *map(str, arguments)],
