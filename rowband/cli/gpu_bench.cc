@@ -216,6 +216,8 @@ std::int64_t most_rows(const std::vector<GpuShape>& shapes) {
 void bench_on_rank(Communicator& comm, const GpuBenchFlags& flags, const LayerOptions& options,
                    Progress& progress, GpuBenchResult& result) {
   const auto engine = make_rank_engine(comm, flags.engine, Deadline::after(options.deadline));
+  if (comm.rank() == 0) result.copy_rate = best_copy_rate();
+  comm.barrier(Deadline::after(options.deadline));
   const auto all_reduce = engine->make_all_reduce(comm, Deadline::after(options.deadline));
   std::vector<GpuShape> left = flags.shapes;
   while (!left.empty()) {  // all shapes of one weight together
@@ -250,8 +252,10 @@ const GpuArmResult* GpuShapeResult::find(std::string_view name) const {
   return found == arms.end() || !found->timed() ? nullptr : &*found;
 }
 
+int gpu_bench_world(const GpuBenchFlags& flags) { return world_size(flags.ranks, kDefaultRanks); }
+
 GpuBenchResult run_gpu_bench(const GpuBenchFlags& flags) {
-  const int world = world_size(flags.ranks, kDefaultRanks);
+  const int world = gpu_bench_world(flags);
   const LayerOptions options = flags.layer.resolve(most_rows(flags.shapes));
   for (const GpuShape& shape : flags.shapes) {
     LayerOptions served = options;  // the arms say themselves what is not served
@@ -264,7 +268,6 @@ GpuBenchResult run_gpu_bench(const GpuBenchFlags& flags) {
   }
   GpuBenchResult result;
   result.world = world;
-  result.copy_rate = best_copy_rate();
   result.libraries = fmt::format("driver {}, CUDA runtime {}, cuBLASLt {}", cuda::driver_version(),
                                  cuda::cuda_runtime_version(), cuda::cublas_version());
   Progress progress(std::ssize(flags.shapes), is_first_process());

@@ -64,7 +64,10 @@ struct GpuBenchResult {
   std::vector<GpuShapeResult> shapes;
 };
 
-// Throws Error(kUnavailable) without GPUs, and what the calls throw.
+int gpu_bench_world(const GpuBenchFlags& flags);
+
+// Complete in the first process only. Throws Error(kUnavailable) without GPUs, and what the calls
+// throw.
 GpuBenchResult run_gpu_bench(const GpuBenchFlags& flags);
 
 }  // namespace rowband::cli

@@ -45,7 +45,10 @@ GpuBenchFlags flags_of(const GpuBenchRequest& request) {
 }  // namespace
 
 int bench_on_gpus(const GpuBenchRequest& request) {
-  const GpuBenchResult result = run_gpu_bench(flags_of(request));
+  const GpuBenchFlags flags = flags_of(request);
+  const auto status = run_in_own_processes(gpu_bench_world(flags), flags.engine);
+  if (status) return *status;
+  const GpuBenchResult result = run_gpu_bench(flags);
   if (!is_first_process()) return kOk;
   std::string text = gpu_times_markdown(result) + "\n";
   if (const auto targets = gpu_targets_markdown(result); !targets.empty()) text += targets + "\n";
