@@ -312,7 +312,7 @@ std::string CudaFused::why_peers_did_not_begin(std::chrono::nanoseconds patience
       "the kernel of rank {} waited {:.3g} s and that of rank {} did not begin: they do not run at "
       "the same time. Ranks of one process that share a GPU need CUDA_LAUNCH_BLOCKING to be unset "
       "and CUDA_DEVICE_MAX_CONNECTIONS to be at least the number of their streams (32 is right)",
-      rank_, std::chrono::duration<double>(patience).count(), status->peer);
+      status->rank, std::chrono::duration<double>(patience).count(), status->peer);
 }
 
 void CudaFused::follow_last_call(cudaStream_t stream) {
