@@ -28,8 +28,11 @@ std::vector<Check> verify_with(const LayerOptions& options,
   const LayerInput input(flags, 3);
   std::vector<std::vector<Check>> checks(3);
   run_ranks(3, [&](Communicator& comm) {
+    EngineFlags engine_flags;
+    engine_flags.asked = kind;
+    engine_flags.threads = 1;
     const auto engine =
-        make_rank_engine(comm, {kind, 1, ""}, Deadline::after(std::chrono::seconds(60)));
+        make_rank_engine(comm, engine_flags, Deadline::after(std::chrono::seconds(60)));
     const ActivationSlice x = input.activations(comm.rank());
     const EngineActivations engine_x =
         to_engine(*engine, x.data, input.rows(), input.depth(), x.row_stride);
