@@ -93,10 +93,10 @@ class ExactCalls {
   Output run(std::int64_t rows, Bf16* out = nullptr) const {
     return op_.run(x(rows), w(), nullptr, out, nullptr, stream());
   }
-  // The three of them. Ranks that share a GPU must not fill its queues: a launch that waits there
-  // holds up the launch of a peer.
+  // The three of them. No stream is filled: a launch that waits for room there may hold up a
+  // peer's, and is sure to where ranks share a GPU.
   Output queue(std::int64_t rows, std::int64_t call, Bf16* out = nullptr) const {
-    if (comm_.size() > gpus() && call % 64 == 0) stream_->wait();
+    if (call % (comm_.size() > gpus() ? 64 : 256) == 0) stream_->wait();
     fill(rows, call);
     const Output y = run(rows, out);
     check(y, call);
