@@ -96,7 +96,7 @@ class ExactCalls {
   // The three of them. No stream is filled: a launch that waits for room there may hold up a
   // peer's, and is sure to where ranks share a GPU.
   Output queue(std::int64_t rows, std::int64_t call, Bf16* out = nullptr) const {
-    if (call % (comm_.size() > gpus() ? 64 : 256) == 0) stream_->wait();
+    if (call % (comm_.size() > gpus() ? 64 : 128) == 0) stream_->wait();
     fill(rows, call);
     const Output y = run(rows, out);
     check(y, call);
