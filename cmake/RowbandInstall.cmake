@@ -22,6 +22,7 @@ target_sources(rowband PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} F
   ${PROJECT_SOURCE_DIR}/rowband/io/safetensors.h
   ${PROJECT_SOURCE_DIR}/rowband/layer/engine_buffer.h
   ${PROJECT_SOURCE_DIR}/rowband/layer/environment.h
+  ${PROJECT_SOURCE_DIR}/rowband/layer/layer_memory.h
   ${PROJECT_SOURCE_DIR}/rowband/layer/policy.h
   ${PROJECT_SOURCE_DIR}/rowband/layer/row_parallel_linear.h
   ${PROJECT_SOURCE_DIR}/rowband/numerics/float_environment.h

@@ -68,9 +68,8 @@ RowParallelLinear::RowParallelLinear(Communicator& comm, std::shared_ptr<Engine>
                                      const LayerOptions& options)
     : comm_(comm),
       engine_(std::move(engine)),
-      weight_(std::move(weight)),
-      bias_(std::move(bias)),
-      spec_(GemmAllReduce::plan_spec(*engine_, op_options(options, weight_), comm.size())),
+      memory_(engine_, std::move(weight), std::move(bias)),
+      spec_(GemmAllReduce::plan_spec(*engine_, op_options(options, memory_.weight()), comm.size())),
       options_([&] {
         LayerOptions o = options;
         o.policy = with_measured_limits(o.policy, engine_->name(), spec_);
@@ -97,12 +96,13 @@ std::unique_ptr<RowParallelLinear> RowParallelLinear::create(Communicator& comm,
   const auto deadline = [&] {
     return Deadline::after(usable ? options.deadline : std::chrono::nanoseconds(kDefaultDeadline));
   };
-  agree_on_success(comm, "RowParallelLinear", why_bad(options, layer->weight_, layer->bias_),
+  agree_on_success(comm, "RowParallelLinear",
+                   why_bad(options, layer->weight(), layer->memory_.host_bias()),
                    ErrorCode::kInvalidArgument, deadline());
   agree_on_values(comm, "RowParallelLinear",
-                  {{"N", std::to_string(layer->weight_.cols)},
-                   {"K per rank", std::to_string(layer->weight_.depth)},
-                   {"bias", layer->bias_.empty() ? "none" : "given"},
+                  {{"N", std::to_string(layer->weight().cols)},
+                   {"K per rank", std::to_string(layer->weight().depth)},
+                   {"bias", layer->memory_.host_bias().empty() ? "none" : "given"},
                    {"fuse", options.policy.enabled ? "on" : "off"},
                    {"min_rows", std::to_string(*layer->options_.policy.min_rows)},
                    {"min_fill", fmt::format("{}", options.policy.min_fill)},
@@ -112,7 +112,7 @@ std::unique_ptr<RowParallelLinear> RowParallelLinear::create(Communicator& comm,
   if (options.policy.enabled) layer->make_op();
   std::string failure;
   try {
-    layer->take_memory();
+    layer->memory_.take(layer->room());
   } catch (const Error& error) {
     failure = error.what();
   }
@@ -126,7 +126,7 @@ std::unique_ptr<RowParallelLinear> RowParallelLinear::create(Communicator& comm,
 // the base path as well.
 void RowParallelLinear::make_op() {
   try {
-    op_ = GemmAllReduce::create(comm_, engine_, op_options(options_, weight_));
+    op_ = GemmAllReduce::create(comm_, engine_, op_options(options_, weight()));
   } catch (const Error& error) {
     const auto code = error.code();
     if (code != ErrorCode::kOutOfMemory && code != ErrorCode::kUnavailable &&
@@ -137,48 +137,13 @@ void RowParallelLinear::make_op() {
   }
 }
 
-// On the host memory grows as calls need it.
-void RowParallelLinear::take_memory() {
-  slots_.resize(static_cast<std::size_t>(options_.slots));
-  if (engine_->on_host()) {
-    weight_view_ = weight_.view();
-    bias_view_ = bias_.empty() ? nullptr : bias_.data();
-    return;
-  }
-  take_weight();
-  codes_.reserve(*engine_, options_.max_rows * weight_.depth);
-  scales_.reserve(*engine_, options_.max_rows * (weight_.depth / kScaleBlock));
-  for (auto& slot : slots_) slot.reserve(*engine_, slot_rows() * weight_.cols);
-  if (op_ && options_.debug_check) checked_.reserve(*engine_, options_.max_rows * weight_.cols);
-}
-
-// Into the engine's memory. A row of scales begins at a multiple of 16 bytes there.
-void RowParallelLinear::take_weight() {
-  const WeightView from = weight_.view();
-  const std::int64_t blocks = weight_.depth / kScaleBlock, row_blocks = scale_blocks(weight_.cols);
-  const std::int64_t stride = (blocks + 3) / 4 * 4;
-  std::vector<float> scales(static_cast<std::size_t>(row_blocks * stride));
-  for (std::int64_t row = 0; row < row_blocks; ++row) {
-    for (std::int64_t block = 0; block < blocks; ++block) {
-      scales[static_cast<std::size_t>(row * stride + block)] =
-          from.scales[row * from.scale_row_stride + block * from.scale_block_stride];
-    }
-  }
-  const auto take = [&]<typename T>(const std::vector<T>& values) {
-    held_.push_back(engine_->upload(values.data(), values.size() * sizeof(T)));
-    return static_cast<const T*>(held_.back().get());
-  };
-  weight_view_ = {
-      take(weight_.codes), weight_.cols, weight_.depth, weight_.depth, take(scales), stride, 1};
-  if (!bias_.empty()) bias_view_ = take(bias_);
-  weight_.codes = {};
-  weight_.scales = {};
-}
-
-// The most rows, up to the capacity, of a result that does not lie in the window.
-std::int64_t RowParallelLinear::slot_rows() const {
-  if (!op_ || options_.debug_check) return options_.max_rows;
-  return most_declined_rows(options_.policy, spec_);
+// Fused results lie in the window, so the slots serve declined calls up to the capacity.
+LayerMemory::Room RowParallelLinear::room() const {
+  const bool all = !op_ || options_.debug_check;
+  return {.max_rows = options_.max_rows,
+          .slot_rows = all ? options_.max_rows : most_declined_rows(options_.policy, spec_),
+          .slots = options_.slots,
+          .scratch = op_ != nullptr && options_.debug_check};
 }
 
 Verdict RowParallelLinear::verdict(std::int64_t rows) const {
@@ -206,8 +171,8 @@ std::string RowParallelLinear::why_bad_arguments(const Bf16* x, std::int64_t row
   if (rows < 0) return fmt::format("M={} rows: must be 0 or more", rows);
   if (rows == 0) return "";
   if (x == nullptr) return fmt::format("x is null, M={} rows", rows);
-  if (x_row_stride < weight_.depth) {
-    return fmt::format("x_row_stride={}: must be at least K={}", x_row_stride, weight_.depth);
+  if (x_row_stride < weight().depth) {
+    return fmt::format("x_row_stride={}: must be at least K={}", x_row_stride, weight().depth);
   }
   if (auto why = engine_->why_not_reachable(x); !why.empty()) return "x at " + why;
   if (out == nullptr) return "";
@@ -216,25 +181,15 @@ std::string RowParallelLinear::why_bad_arguments(const Bf16* x, std::int64_t row
     return fmt::format("out at {}: must be a multiple of {} bytes", fmt::ptr(out),
                        engine_->output_alignment());
   }
-  const std::int64_t count = rows * weight_.cols;
-  if (overlap({out, count}, {x, (rows - 1) * x_row_stride + weight_.depth})) {
+  const std::int64_t count = rows * weight().cols;
+  if (overlap({out, count}, {x, (rows - 1) * x_row_stride + weight().depth})) {
     return "out overlaps x: give other memory, or none";
   }
   // The same answer on both paths, although each keeps its results elsewhere.
-  bool earlier = op_ && op_->in_window(out, count * static_cast<std::int64_t>(sizeof(Bf16)));
-  for (const auto& slot : slots_) {
-    earlier = earlier || overlap({out, count}, {slot.data(), slot.size()});
-  }
+  const bool earlier =
+      memory_.in_a_slot(out, count) ||
+      (op_ && op_->in_window(out, count * static_cast<std::int64_t>(sizeof(Bf16))));
   return earlier ? "out overlaps an earlier result of this layer: give other memory, or none" : "";
-}
-
-ActivationView RowParallelLinear::quantize(const Bf16* x, std::int64_t rows,
-                                           std::int64_t x_row_stride, void* stream) {
-  const std::int64_t depth = weight_.depth;
-  codes_.reserve(*engine_, rows * depth);
-  scales_.reserve(*engine_, rows * (depth / kScaleBlock));
-  return engine_->quantize(x, rows, depth, x_row_stride, options_.activation_scales, codes_.data(),
-                           scales_.data(), stream);
 }
 
 Output RowParallelLinear::forward(const Bf16* x, std::int64_t rows, std::int64_t x_row_stride,
@@ -246,10 +201,11 @@ Output RowParallelLinear::forward(const Bf16* x, std::int64_t rows, std::int64_t
   }
   const Verdict verdict = this->verdict(rows);
   count(verdict, rows);
-  const ActivationView view = quantize(x, rows, x_row_stride, stream);
+  const ActivationView view =
+      memory_.quantize(x, rows, x_row_stride, options_.activation_scales, stream);
   if (verdict.decision != Decision::kFuse) return base_path(view, out, timeline, stream);
   if (options_.debug_check) return checked_fused(view, out, timeline, stream);
-  return op_->run(view, weight_view_, bias_view_, out, timeline, stream);
+  return op_->run(view, memory_.weight_view(), memory_.bias(), out, timeline, stream);
 }
 
 void RowParallelLinear::finish(void* stream) {
@@ -259,28 +215,23 @@ void RowParallelLinear::finish(void* stream) {
   if (!reason.empty()) fail(ErrorCode::kPoisoned, "a call failed: {}", reason);
 }
 
-Bf16* RowParallelLinear::next_slot(std::int64_t count) {
-  EngineBuffer<Bf16>& slot = slots_[next_slot_++ % slots_.size()];
-  slot.reserve(*engine_, count);
-  return slot.data();
-}
-
 Output RowParallelLinear::base_path(const ActivationView& x, Bf16* out, Timeline* timeline,
                                     void* stream) {
-  const std::int64_t count = x.rows * weight_.cols;
-  if (out == nullptr) out = next_slot(count);
-  engine_->gemm(x, weight_view_, nullptr, out, timeline, stream);
+  const std::int64_t count = x.rows * weight().cols;
+  if (out == nullptr) out = memory_.next_slot(count);
+  engine_->gemm(x, memory_.weight_view(), nullptr, out, timeline, stream);
   if (timeline != nullptr) engine_->synchronize(stream);
   const std::int64_t begin = now_ns();
   all_reduce_->run(out, count, Deadline::after(options_.deadline), stream);
   if (timeline != nullptr) {
     engine_->synchronize(stream);
     timeline->add({{comm_.rank(), "all-reduce", Activity::kAllReduce,
-                    fmt::format("{} rows of {}", x.rows, weight_.cols), begin, now_ns()}});
+                    fmt::format("{} rows of {}", x.rows, weight().cols), begin, now_ns()}});
   }
   // Once, to the sum: in a partial the bias would cost it the bits that the other partials need.
-  if (bias_view_ != nullptr) engine_->add_bias(out, x.rows, weight_.cols, bias_view_, stream);
-  return {out, x.rows, weight_.cols};
+  if (memory_.bias() != nullptr)
+    engine_->add_bias(out, x.rows, weight().cols, memory_.bias(), stream);
+  return {out, x.rows, weight().cols};
 }
 
 std::vector<Bf16> RowParallelLinear::fetch(const Output& y, void* stream) {
@@ -294,13 +245,12 @@ Output RowParallelLinear::checked_fused(const ActivationView& x, Bf16* out, Time
                                         void* stream) {
   // Copied out of the window, since the second run takes an output slot of its own there and the
   // caller may still read the results of earlier calls.
-  const std::int64_t count = x.rows * weight_.cols;
-  if (out == nullptr) out = next_slot(count);
-  const Output fused = op_->run(x, weight_view_, bias_view_, out, timeline, stream);
-  const Output again = op_->run(x, weight_view_, bias_view_, nullptr, nullptr, stream);
+  const std::int64_t count = x.rows * weight().cols;
+  if (out == nullptr) out = memory_.next_slot(count);
+  const Output fused = op_->run(x, memory_.weight_view(), memory_.bias(), out, timeline, stream);
+  const Output again = op_->run(x, memory_.weight_view(), memory_.bias(), nullptr, nullptr, stream);
   const auto first = fetch(fused, stream), second = fetch(again, stream);
-  checked_.reserve(*engine_, count);
-  const auto base = fetch(base_path(x, checked_.data(), nullptr, stream), stream);
+  const auto base = fetch(base_path(x, memory_.scratch(count), nullptr, stream), stream);
   spdlog::info(
       "rowband: debug check, rank {}, M={}: relative L2 of fused against base {:.3e}, of fused "
       "against itself {:.3e}",
@@ -314,8 +264,8 @@ void RowParallelLinear::close() {
   if (!engine_->on_host()) engine_->finish();  // nothing works on the layer's memory any more
   if (!options_.shape_log || comm_.rank() != 0) return;
   for (const auto& [rows, shape] : counters_.shapes) {
-    spdlog::info("rowband: shape log, N={} K={}: M={} fused {} declined {}", weight_.cols,
-                 weight_.depth, rows, shape.fused, shape.declined);
+    spdlog::info("rowband: shape log, N={} K={}: M={} fused {} declined {}", weight().cols,
+                 weight().depth, rows, shape.fused, shape.declined);
   }
 }
 

@@ -11,7 +11,7 @@
 #include "rowband/comm/communicator.h"
 #include "rowband/engines/engine.h"
 #include "rowband/io/checkpoint.h"
-#include "rowband/layer/engine_buffer.h"
+#include "rowband/layer/layer_memory.h"
 #include "rowband/layer/policy.h"
 #include "rowband/op/gemm_all_reduce.h"
 
@@ -84,8 +84,8 @@ class RowParallelLinear {
   const GemmAllReduce* fused() const { return op_.get(); }  // null when there is none
   // A GPU engine has taken the codes and scales: they are empty here, and weight_view() leads to
   // them.
-  const Fp8Weight& weight() const { return weight_; }
-  const WeightView& weight_view() const { return weight_view_; }
+  const Fp8Weight& weight() const { return memory_.weight(); }
+  const WeightView& weight_view() const { return memory_.weight_view(); }
   const AllReduce& all_reduce() const { return *all_reduce_; }  // of the declined calls
 
   // Local and idempotent; logs the shape histogram when asked for.
@@ -95,14 +95,9 @@ class RowParallelLinear {
   RowParallelLinear(Communicator& comm, std::shared_ptr<Engine> engine, Fp8Weight weight,
                     std::vector<Bf16> bias, const LayerOptions& options);
   void make_op();
-  void take_memory();
-  void take_weight();
-  std::int64_t slot_rows() const;
+  LayerMemory::Room room() const;
   std::string why_bad_arguments(const Bf16* x, std::int64_t rows, std::int64_t x_row_stride,
                                 const Bf16* out) const;
-  ActivationView quantize(const Bf16* x, std::int64_t rows, std::int64_t x_row_stride,
-                          void* stream);
-  Bf16* next_slot(std::int64_t count);
   Output base_path(const ActivationView& x, Bf16* out, Timeline* timeline, void* stream);
   Output checked_fused(const ActivationView& x, Bf16* out, Timeline* timeline, void* stream);
   std::vector<Bf16> fetch(const Output& y, void* stream);
@@ -110,23 +105,12 @@ class RowParallelLinear {
 
   Communicator& comm_;
   const std::shared_ptr<Engine> engine_;
-  Fp8Weight weight_;
-  std::vector<Bf16> bias_;
+  LayerMemory memory_;
   const PlanSpec spec_;
   const LayerOptions options_;  // with the policy's min_rows
   std::unique_ptr<GemmAllReduce> op_;
   std::string unavailable_;  // why there is no op although the policy wants one
   std::unique_ptr<AllReduce> all_reduce_;
-
-  // In the engine's memory. On the host the weight's own; else these hold it.
-  WeightView weight_view_;
-  const Bf16* bias_view_ = nullptr;  // [N], or null
-  std::vector<std::shared_ptr<const void>> held_;
-  EngineBuffer<E4m3> codes_;  // of the last call's activations; grows to the largest call
-  EngineBuffer<float> scales_;
-  std::vector<EngineBuffer<Bf16>> slots_;  // results that do not lie in the window
-  EngineBuffer<Bf16> checked_;             // debug_check's base result
-  std::size_t next_slot_ = 0;
   LayerCounters counters_;
   bool closed_ = false;
 };
