@@ -10,18 +10,21 @@ namespace {
 void run_small_calls(int world) {
   for (const auto& options : served_variants(exact_options(600, 144, 384), world)) {
     SCOPED_TRACE(variant_name(options));
-    with_gpu_ops(world, world, options, [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-      const TestStream stream;
-      const RandomOperands operands(engine, op.spec(), 3, stream.get());
-      const auto bias = device_array<Bf16>(engine, 144);
-      const ExactCalls calls(comm, engine, op);
-      std::int64_t call = 0;
-      for (std::int64_t rows : {600, 0, 1, 257}) calls.queue(rows, ++call);
-      calls.expect_exact();
-      op.run(operands.x(300), operands.w(), bias.get(), nullptr, nullptr, stream.get());
-      stream.wait();
-      EXPECT_EQ(op.poison(), "");
-    });
+    with_gpu_ops(
+        world, world, options,
+        [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+          const TestStream stream;
+          const RandomOperands operands(engine, op.spec(), 3, stream.get());
+          const auto bias = device_array<Bf16>(engine, 144);
+          const ExactCalls calls(comm, engine, op);
+          std::int64_t call = 0;
+          for (std::int64_t rows : {600, 0, 1, 257}) calls.queue(rows, ++call);
+          calls.expect_exact();
+          op.run(operands.x(300), operands.w(), bias.get(), nullptr, nullptr, stream.get());
+          stream.wait();
+          EXPECT_EQ(op.poison(), "");
+        },
+        std::chrono::seconds(60));
   }
 }
 

@@ -95,9 +95,10 @@ inline double error_limit(const GemmAllReduceOptions& options) {
 // Runs body on `world` ranks over `devices` GPUs, each with an op of these options. Throws what any
 // rank met, all together; nobody frees its op while a peer still runs.
 inline void with_gpu_ops(int world, int devices, GemmAllReduceOptions options,
-                         const std::function<void(Communicator&, Engine&, GemmAllReduce&)>& body) {
+                         const std::function<void(Communicator&, Engine&, GemmAllReduce&)>& body,
+                         std::chrono::seconds longest_wait = std::chrono::seconds(5)) {
   if (!has_the_gpus(options, world, devices)) return;
-  options.deadline = std::min<std::chrono::nanoseconds>(options.deadline, std::chrono::seconds(5));
+  options.deadline = std::min<std::chrono::nanoseconds>(options.deadline, longest_wait);
   std::vector<std::string> met(static_cast<std::size_t>(world));
   run_ranks(world, [&](Communicator& comm) {
     std::string& own = met[static_cast<std::size_t>(comm.rank())];
