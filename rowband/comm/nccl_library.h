@@ -29,6 +29,7 @@ namespace rowband::comm {
   DO(ncclCommWindowDeregister)
 
 struct NcclLibrary {
+// A name that is declared takes no parentheses. NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define ROWBAND_DECLARE(name) decltype(&::name) name = nullptr;
   ROWBAND_NCCL_FUNCTIONS(ROWBAND_DECLARE)
 #undef ROWBAND_DECLARE

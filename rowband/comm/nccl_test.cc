@@ -19,7 +19,6 @@ namespace {
 using namespace std::chrono_literals;
 using conformance::expect_error;
 using conformance::soon;
-using testing::AllOf;
 using testing::HasSubstr;
 
 void require(bool condition, const std::string& what) {

@@ -15,7 +15,6 @@ namespace rowband::cuda {
 namespace {
 
 using comm::nccl;
-using comm::nccl_check;
 using comm::NcclControl;
 
 struct FreeNcclMemory {
