@@ -1,7 +1,10 @@
 // The fused op of ranks that are processes, one per GPU, over NCCL's windows; and who is refused.
 // Skipped, with a message, without GPUs. scripts/test-gpu runs these.
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <thread>
@@ -97,6 +100,47 @@ TEST(CudaProcesses, P05_EachRankSeesOnlyItsOwnGpuAsTheFirst) {
   }));
 }
 
+// "GPU-01234567-89ab-...", as CUDA_VISIBLE_DEVICES takes it, asked for in a process of its own.
+std::string uuid_of(int device) {
+  int ends[2];
+  require(pipe(ends) == 0, "a pipe");
+  const pid_t child = fork();
+  if (child == 0) {
+    cudaDeviceProp properties;
+    const bool known = cudaGetDeviceProperties(&properties, device) == cudaSuccess;
+    const auto bytes = reinterpret_cast<const unsigned char*>(properties.uuid.bytes);
+    const std::string hex = fmt::format("{:02x}", fmt::join(bytes, bytes + 16, ""));
+    const std::string text = "GPU-" + hex.substr(0, 8) + "-" + hex.substr(8, 4) + "-" +
+                             hex.substr(12, 4) + "-" + hex.substr(16, 4) + "-" + hex.substr(20);
+    _exit(known && write(ends[1], text.data(), text.size()) == 40 ? 0 : 1);
+  }
+  std::string text(40, ' ');
+  int status = 0;
+  require(waitpid(child, &status, 0) == child && status == 0, "a GPU's UUID");
+  require(read(ends[0], text.data(), text.size()) == 40, "a GPU's UUID");
+  close(ends[0]);
+  close(ends[1]);
+  return text;
+}
+
+TEST(CudaProcesses, P06_UuidsInCudaVisibleDevices) {
+  ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
+  expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
+    setenv("CUDA_VISIBLE_DEVICES", uuid_of(callbacks.rank).c_str(), 1);
+    exercise(*make_callback_communicator(callbacks), 0, 20);
+  }));
+}
+
+TEST(CudaProcesses, P06_NoVisibleGpuIsSaidInWords) {
+  for (const char* none : {"", "-1", "GPU-00000000-0000-0000-0000-000000000000"}) {
+    expect_all_fine(run_gpu_ranks(1, 1, [=](const CommunicatorCallbacks&) {
+      setenv("CUDA_VISIBLE_DEVICES", none, 1);
+      require(device_count() == 0, "no GPU is visible");
+      expect_error(ErrorCode::kUnavailable, {"this process sees none"}, [] { engine_on(0); });
+    }));
+  }
+}
+
 TEST(CudaProcesses, B05_ARegistrationWithoutAWindowFailsAtConstructionInWords) {
   ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
   expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
@@ -152,20 +196,25 @@ TEST(CudaProcesses, AMixtureOfThreadsAndProcessesIsRefusedInWords) {
   }));
 }
 
-TEST(CudaProcesses, D06_AKilledPeerIsAnErrorWithinTheDeadlineAndTheGpuLivesOn) {
-  ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
-  const auto outcomes = run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
+// Killed before a call, or with one on the way.
+void expect_a_killed_peer_named(bool inside_a_call) {
+  const auto outcomes = run_gpu_ranks(2, 1, [=](const CommunicatorCallbacks& callbacks) {
     const auto comm = make_callback_communicator(callbacks);
     const auto engine = engine_on(callbacks.rank);
     GemmAllReduceOptions options = quick_options();
     options.deadline = 2s;
     auto op = GemmAllReduce::create(*comm, engine, options);
     run_calls(*comm, *engine, *op, 5);
+    const OnDevice<ExactWeight> w(*engine, ExactWeight(272, 128));
+    const OnDevice<ExactActivations> x(*engine, ExactActivations(1300, 128, callbacks.rank, 6));
     comm->barrier(soon());
-    if (callbacks.rank == 1) raise(SIGKILL);
+    if (callbacks.rank == 1) {
+      if (inside_a_call) op->run(x.view(), w.view());
+      raise(SIGKILL);
+    }
     std::string reason;
-    try {
-      run_calls(*comm, *engine, *op, 1);
+    try {  // its call may have come through; the next one cannot
+      for (int call = 0; call < 2; ++call) fetch(*engine, *op, op->run(x.view(), w.view()));
     } catch (const std::exception& error) {
       reason = error.what();
     }
@@ -176,6 +225,11 @@ TEST(CudaProcesses, D06_AKilledPeerIsAnErrorWithinTheDeadlineAndTheGpuLivesOn) {
   });
   EXPECT_EQ(outcomes[0], "");
   EXPECT_EQ(outcomes[1], "signal 9");
+}
+
+TEST(CudaProcesses, D06_AKilledPeerIsAnErrorWithinTheDeadlineAndTheGpuLivesOn) {
+  ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
+  for (const bool inside_a_call : {false, true}) expect_a_killed_peer_named(inside_a_call);
 }
 
 TEST(CudaProcesses, L05_TwoOpsInOneProcessTakeTurnsOnOneWindowEach) {
