@@ -48,7 +48,6 @@ PlanReport::PlanReport(const LayerOptions& options, EngineKind engine,
   if (why.empty()) why = planner->why_not_served(spec_);
   if (!why.empty()) fail(ErrorCode::kInvalidArgument, "{}", why);
   tiles_at_once_ = planner->tiles_at_once();
-  pipeline_ = planner->pipeline_text(spec_);
   // The engine knows how large its control words are, and the plan everything else.
   window_ = plan_window(spec_, planner->window_bytes(spec_) - plan_window(spec_, 0).bytes);
   policy_ = with_measured_limits(policy_, engine_name(engine), spec_);
@@ -87,7 +86,6 @@ std::string PlanReport::summary_text() const {
     text += fmt::format(", {:.1f} rounds of {} at a time (clusters of two SMs)",
                         static_cast<double>(plan_->tiles()) / tiles_at_once_, tiles_at_once_);
   }
-  if (!pipeline_.empty()) text += fmt::format("\npipeline {}", pipeline_);
   return text + "\n";
 }
 
@@ -195,7 +193,6 @@ ordered_json PlanReport::json(bool with_tiles) const {
   json["tile_cols"] = spec_.tile_cols;
   json["tiles_per_rank"] = plan_->tiles();
   if (tiles_at_once_ > 0) json["tiles_at_once"] = tiles_at_once_;
-  if (!pipeline_.empty()) json["pipeline"] = pipeline_;
   for (int rank = 0; rank < spec_.world; ++rank) {
     ordered_json entry = {{"rank", rank}, {"band", range_json(plan_->band(rank))}};
     entry["chunks"] = ordered_json::array();

@@ -40,7 +40,6 @@ class PlanReport {
   const EngineKind engine_;
   const std::int64_t rows_;
   int tiles_at_once_ = 0;
-  std::string pipeline_;
   PlanSpec spec_;
   WindowLayout window_;
   Verdict verdict_;

@@ -105,9 +105,6 @@ class EnginePlanner {
 
   // Tiles that a rank works on at one time; 0 where that is not fixed.
   virtual int tiles_at_once() const = 0;
-
-  // How the engine works on a spec's tiles and why, in words; "" where there is nothing to choose.
-  virtual std::string pipeline_text(const PlanSpec&) const { return ""; }
 };
 
 class Engine : public EnginePlanner {
@@ -120,9 +117,6 @@ class Engine : public EnginePlanner {
     return planner_->window_bytes(spec);
   }
   int tiles_at_once() const final { return planner_->tiles_at_once(); }
-  std::string pipeline_text(const PlanSpec& spec) const final {
-    return planner_->pipeline_text(spec);
-  }
 
   virtual std::string_view name() const = 0;    // "host", "cuda"
   virtual std::string description() const = 0;  // kernel and threads, for logs and reports

@@ -7,7 +7,6 @@
 #include "rowband/base/cuda/launch_check.h"
 #include "rowband/base/fail.h"
 #include "rowband/engines/cuda/tensor_map.h"
-#include "rowband/engines/cuda/tile_model.h"
 #include "rowband/engines/cuda/turns.h"
 #include "rowband/engines/fault_hooks.h"
 
@@ -247,7 +246,6 @@ FusedArguments CudaFused::arguments(const FusedCall& call, const CallPlan& plan)
   FusedArguments a = call_arguments(call, plan, rank_, spec_.world);
   a.fp8_wire = spec_.wire == Wire::kFp8 && spec_.world > 1;
   a.copy_engine = copies_ != nullptr;
-  a.whole_tile_out = whole_tile_out(spec_);
   if (options_.faults) {
     a.skip_transfers = calls_ >= options_.faults->skip_transfers_from;
     a.drop_transfers = calls_ >= options_.faults->drop_transfers_from;

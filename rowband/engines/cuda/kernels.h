@@ -121,8 +121,6 @@ struct FusedArguments {
   std::int32_t rank, world;
   bool fp8_wire;
   bool copy_engine;
-  // Shared memory for whole tiles on their way out, and a stage less for operands on their way in.
-  bool whole_tile_out;
 
   // Faults that tests order: see FaultHooks.
   bool skip_transfers, drop_transfers;

@@ -8,10 +8,10 @@
 namespace rowband::cuda {
 namespace {
 
-template <bool fp8, typename D>
+template <bool fp8>
 class Multiplier {
  public:
-  __device__ Multiplier(const FusedArguments& a, const Shared<D>& shared, int group)
+  __device__ Multiplier(const FusedArguments& a, const Shared& shared, int group)
       : a_(a),
         shared_(shared),
         group_(group),
@@ -242,26 +242,26 @@ class Multiplier {
 
   // Piece `index` of the tile into its buffer, for the sender.
   __device__ __forceinline__ void hand_over(int index, bool own, int tile_col) {
-    const int half = index / 2, right = index % 2, buffer = index % D::buffers;
+    const int half = index / 2, right = index % 2;
     Piece piece = own_partial(half, right);
     const bool partials = own && a_.world > 1;
-    if (!partials) await_buffer(buffer);
+    if (!partials) await_buffer(index);
     if (partials || (own && a_.bias != nullptr)) {
-      reduce(piece, buffer, tile_col + right * kPieceCols + lane_ % 4 * 2);
+      reduce(piece, index, tile_col + right * kPieceCols + lane_ % 4 * 2);
     }
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
-      ptx::store_matrices(matrices(buffer, i), piece.pairs[i][0], piece.pairs[i][1],
+      ptx::store_matrices(matrices(index, i), piece.pairs[i][0], piece.pairs[i][1],
                           piece.pairs[i + 1][0], piece.pairs[i + 1][1]);
     }
-    tell_sender(buffer);
+    tell_sender(index);
   }
 
   // fp8 wire, own band: half `half` of the tile at (row, col) is reduced, encoded for the sender
   // into the buffer of its left piece, and what the codes say is stored to the output here.
   __device__ __forceinline__ void hand_over_codes(int half, int row, int col) {
     reduce_half(half, col);
-    const int buffer = 2 * half % D::buffers;
+    const int buffer = 2 * half;
     float* values = sums_[half];
     float amax[2] = {0, 0};  // of the thread's row and the one 8 below
 #pragma unroll
@@ -331,7 +331,7 @@ class Multiplier {
       for (int rank = 0; rank < a_.world; ++rank) {
         Piece term = own;
         if (rank != a_.rank) {
-          const int buffer = (2 * half + right) % D::buffers;
+          const int buffer = 2 * half + right;
           term = arrived_partial(buffer);
           // After the last, the left piece's buffer takes the codes.
           if (rank != last_peer() || right == 1) tell_sender(buffer);
@@ -363,12 +363,12 @@ class Multiplier {
   }
 
   const FusedArguments& a_;
-  const Shared<D>& shared_;
+  const Shared& shared_;
   const int group_, thread_, warp_, lane_;
   const int depth_blocks_;
   const std::uint32_t scales_;                             // the warp's slots
   const std::uint64_t rows_descriptor_, cols_descriptor_;  // of the first stage
-  Ring<D::stages> ring_;
+  Ring ring_;
   Phases ready_;
   const float* row_scale_;
   const float* col_scale_;

@@ -3,7 +3,6 @@
 #include "rowband/base/fail.h"
 #include "rowband/engines/cuda/fused.h"
 #include "rowband/engines/cuda/kernels.h"
-#include "rowband/engines/cuda/tile_model.h"
 
 namespace rowband::cuda {
 
@@ -48,10 +47,6 @@ class CudaPlanner final : public EnginePlanner {
   }
 
   int tiles_at_once() const override { return clusters_; }
-
-  std::string pipeline_text(const PlanSpec& spec) const override {
-    return cuda::pipeline_text(spec);
-  }
 
  private:
   const int clusters_, device_ranks_;

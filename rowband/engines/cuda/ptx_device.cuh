@@ -123,12 +123,6 @@ __device__ __forceinline__ void store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// Until at most `pending` groups of this thread still read shared memory.
-template <int pending>
-__device__ __forceinline__ void store_wait_read() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
-}
-
 // Until every group of this thread has written its bytes.
 __device__ __forceinline__ void store_wait_written() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");

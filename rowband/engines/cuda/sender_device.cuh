@@ -47,10 +47,10 @@ __device__ void chunk_part_done(const FusedArguments& a, const DeviceTile& tile,
 
 // A multiplying group's errands, by a whole warp, which waits together for the peers; its first
 // lane does the rest.
-template <bool fp8, typename D>
+template <bool fp8>
 class Sender {
  public:
-  __device__ Sender(const FusedArguments& a, const Shared<D>& shared, int group)
+  __device__ Sender(const FusedArguments& a, const Shared& shared, int group)
       : a_(a),
         shared_(shared),
         group_(group),
@@ -89,7 +89,7 @@ class Sender {
     chunk_ = tile.chunk;
     alive_ = !failed(a_);
     hesitate();
-    for (int piece = 0; piece < D::buffers; ++piece) make_ready(piece);
+    for (int piece = 0; piece < kPiecesPerTile; ++piece) make_ready(piece);
     if (fp8 && own_) {
       for (int half = 0; half < 2; ++half) send_codes(half);
     } else {
@@ -103,14 +103,13 @@ class Sender {
   // peer's partial.
   __device__ void make_ready(int piece) {
     if (own_ && a_.world > 1) return bring_partial(piece, first_peer());
-    ptx::barrier_arrive(shared_.buffer_ready(group_, piece % D::buffers));
+    ptx::barrier_arrive(shared_.buffer_ready(group_, piece));
   }
 
   __device__ void bring_partial(int piece, int peer) {
-    const int buffer = piece % D::buffers;
-    const std::uint32_t arrived = shared_.buffer_ready(group_, buffer);
+    const std::uint32_t arrived = shared_.buffer_ready(group_, piece);
     ptx::barrier_expect(arrived, kPieceBytes);
-    ptx::tensor_load(shared_.piece(group_, buffer), &a_.received[peer],
+    ptx::tensor_load(shared_.piece(group_, piece), &a_.received[peer],
                      col_ + piece % 2 * kPieceCols, row_in_band_ + piece / 2 * 64, arrived);
   }
 
@@ -123,14 +122,13 @@ class Sender {
   }
 
   __device__ void await_written(int piece) {
-    const int buffer = piece % D::buffers;
-    written_.wait(shared_.buffer_written(group_, buffer), buffer);
+    written_.wait(shared_.buffer_written(group_, piece), piece);
   }
 
   __device__ void send_piece(int piece, int band) {
     if (own_ && a_.world > 1) bring_other_partials(piece);
     await_written(piece);
-    const std::uint32_t from = shared_.piece(group_, piece % D::buffers);
+    const std::uint32_t from = shared_.piece(group_, piece);
     const int col = col_ + piece % 2 * kPieceCols, below = piece / 2 * 64;
     if (own_) {
       for (int step = 0; step < places(); ++step) {  // this rank's own first
@@ -140,10 +138,6 @@ class Sender {
       ptx::tensor_store(&a_.partials_to[band], from, col, row_in_band_ + below);
     }
     ptx::store_commit();
-    if (piece + D::buffers < kPiecesPerTile) {
-      ptx::store_wait_read<0>();
-      make_ready(piece + D::buffers);
-    }
   }
 
   // The codes of a half lie in its left piece's buffer.
@@ -152,14 +146,9 @@ class Sender {
     bring_other_partials(left);
     bring_other_partials(right);
     await_written(right);  // the last partial has been read
-    if (right + D::buffers < kPiecesPerTile) make_ready(right + D::buffers);
     await_written(left);
     store_codes(half);
     ptx::store_commit();
-    if (left + D::buffers < kPiecesPerTile) {
-      ptx::store_wait_read<0>();
-      make_ready(left + D::buffers);
-    }
   }
 
   __device__ void store_codes(int half) {
@@ -169,8 +158,7 @@ class Sender {
     const int first = a_.copy_engine ? 0 : 1;
     for (int step = first; step < places(); ++step) {
       const int rank = (a_.rank + step) % a_.world;
-      ptx::tensor_store(&a_.codes_at[rank], shared_.piece(group_, 2 * half % D::buffers), col_,
-                        row);
+      ptx::tensor_store(&a_.codes_at[rank], shared_.piece(group_, 2 * half), col_, row);
       if (col_ < a_.order.cols) {
         ptx::bulk_store(a_.code_scales_at[rank] + col_ / kDepth * a_.code_scale_rows + row,
                         shared_.code_scale(group_, half), kCodeScaleBytes);
@@ -199,7 +187,7 @@ class Sender {
   __device__ int peer_after(int peer) const { return peer + 1 == a_.rank ? peer + 2 : peer + 1; }
 
   const FusedArguments& a_;
-  const Shared<D>& shared_;
+  const Shared& shared_;
   const int group_, lane_;
   const std::uint32_t epoch_;
   Phases written_;

@@ -21,11 +21,10 @@
 namespace rowband::cuda {
 namespace {
 
-template <typename D>
-__device__ void load_tiles(const FusedArguments& a, const Shared<D>& shared) {
+__device__ void load_tiles(const FusedArguments& a, const Shared& shared) {
   const std::uint32_t block = ptx::block_of_cluster();
   const int depth_blocks = static_cast<int>(a.depth / kDepth);
-  Ring<D::stages> ring;
+  Ring ring;
   int slot = 0;
   for (DeviceTileWalk walk = first_tile(a); !walk.done(); walk.advance(clusters())) {
     const DeviceTile tile = walk.tile();
@@ -79,11 +78,11 @@ __device__ void finish_call(const FusedArguments& a) {
 constexpr int kMultiplierRegisters = 232, kOtherRegisters = 40;
 static_assert(kGroups * kMultiplierRegisters + kOtherRegisters <= 3 * 168);
 
-template <bool fp8, typename D>
+template <bool fp8>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     fused_gemm(const __grid_constant__ FusedArguments a) {
   extern __shared__ __align__(1024) char raw[];
-  const Shared<D> shared(ptx::shared_address(raw));
+  const Shared shared(ptx::shared_address(raw));
   if (threadIdx.x == 0) shared.init_barriers();
   ptx::cluster_sync();
 
@@ -94,7 +93,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     if (warp == 8) {
       if (threadIdx.x % 32 == 0) load_tiles(a, shared);
     } else if (warp < 11) {
-      Sender<fp8, D>(a, shared, warp - 9).run();
+      Sender<fp8>(a, shared, warp - 9).run();
     } else {
       if (blockIdx.x == 0) announce_call(a);
       __syncwarp();
@@ -103,7 +102,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     }
   } else {
     ptx::take_registers<kMultiplierRegisters>();
-    Multiplier<fp8, D>(a, shared, warp / 4).run();
+    Multiplier<fp8>(a, shared, warp / 4).run();
     if (fp8) Widener(a).run();
   }
   __syncwarp();
@@ -111,32 +110,14 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) finish_call(a);
 }
 
-struct Kernel {
-  void (*function)(FusedArguments);
-  int shared_bytes;
-};
-
-template <typename D>
-Kernel kernel(bool fp8) {
-  return {fp8 ? fused_gemm<true, D> : fused_gemm<false, D>, D::bytes};
-}
-
-Kernel kernel(bool fp8, bool whole_tile_out) {
-  return whole_tile_out ? kernel<WholeTileOut>(fp8) : kernel<DeepIn>(fp8);
-}
-
 }  // namespace
 
 void load_fused_kernel() {
   cudaFuncAttributes attributes;
-  for (bool fp8 : {false, true}) {
-    for (bool whole_tile_out : {false, true}) {
-      const auto [function, shared_bytes] = kernel(fp8, whole_tile_out);
-      check(
-          cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+  for (const auto kernel : {fused_gemm<false>, fused_gemm<true>}) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
           "raising the shared memory of the fused kernel");
-      check(cudaFuncGetAttributes(&attributes, function), "loading the fused kernel");
-    }
+    check(cudaFuncGetAttributes(&attributes, kernel), "loading the fused kernel");
   }
   check(cudaFuncGetAttributes(&attributes, refuse_call), "loading the refusal");
 }
@@ -147,8 +128,8 @@ void launch_refuse(const FusedArguments& arguments, cudaStream_t stream) {
 }
 
 void launch_fused(const FusedArguments& arguments, int clusters, cudaStream_t stream) {
-  const auto [function, shared_bytes] = kernel(arguments.fp8_wire, arguments.whole_tile_out);
-  function<<<2 * clusters, kThreads, shared_bytes, stream>>>(arguments);
+  const auto kernel = arguments.fp8_wire ? fused_gemm<true> : fused_gemm<false>;
+  kernel<<<2 * clusters, kThreads, kSharedBytes, stream>>>(arguments);
   check(cudaGetLastError(), "launching the fused kernel");
 }
 
