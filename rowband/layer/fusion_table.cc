@@ -19,9 +19,8 @@ constexpr Threshold kThresholds[] = {
     // Two ranks of one core each, AMD Zen 5: fused / base is 1.14 at M=256, 0.96 to 1.02 at M=512.
     // Below, bands force tiles of half the height, and every weight is widened twice as often.
     {"host", 2, 7168, 2048, 512},
-    // Two H200 over NVLink, one rank each, calls back to back: 0.756 at M=1024, 0.686 at 4096,
-    // 0.639
-    // at 16384. No smaller M was measured.
+    // Two H200 over NVLink, one rank each: fused / base is 0.73 back to back and 0.64 in single
+    // calls at M=1024, 0.64 and 0.62 at 4096 and 16384. No smaller M was measured.
     {"cuda", 2, 7168, 2048, 1024},
 };
 
