@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -20,6 +21,8 @@ namespace rowband::comm {
 namespace {
 
 using Clock = Deadline::Clock;
+
+constexpr Clock::time_point kNever = Clock::time_point::max();
 
 // How often the watch looks at the peers and at NCCL.
 constexpr std::chrono::milliseconds kBetweenLooks{20};
@@ -54,7 +57,8 @@ class QueuedNcclComm final : public NcclComm {
   void connect(Deadline deadline);
   void note_queued(Deadline deadline, CUstream_st* stream);
   void watch(const std::stop_token& stop);
-  std::optional<Error> reason_to_give_up(std::optional<Clock::time_point>& death_seen) const;
+  bool something_is_on_its_way() const;
+  std::optional<Error> reason_to_give_up(Clock::time_point& death_seen) const;
   Error late(Deadline deadline) const;
   void give_up(const Error& reason);
   void let_go(decltype(&::ncclCommDestroy) how) const;
@@ -221,10 +225,17 @@ void QueuedNcclComm::give_up(const Error& reason) {
   let_go(nccl().ncclCommAbort);
 }
 
-// With the mutex held.
-std::optional<Error> QueuedNcclComm::reason_to_give_up(
-    std::optional<Clock::time_point>& death_seen) const {
-  const auto now = Clock::now();
+// With the mutex held. Of a graph's replays nothing is known, so one may always be on its way.
+bool QueuedNcclComm::something_is_on_its_way() const {
+  return entered_ || captured_ || (queued_ && cudaEventQuery(last_.get()) == cudaErrorNotReady);
+}
+
+// With the mutex held. A peer that ends when it has done its part takes nothing away.
+std::optional<Error> QueuedNcclComm::reason_to_give_up(Clock::time_point& death_seen) const {
+  if (!something_is_on_its_way()) {
+    death_seen = kNever;
+    return std::nullopt;
+  }
   ncclResult_t state = ncclSuccess;
   if (!entered_ && nccl().ncclCommGetAsyncError(comm_, &state) == ncclSuccess &&
       state != ncclSuccess && state != ncclInProgress) {
@@ -232,8 +243,9 @@ std::optional<Error> QueuedNcclComm::reason_to_give_up(
                  fmt::format("NCCL: {}", nccl().ncclGetErrorString(state)));
   }
   if (const int lost = first_lost(rank()); lost >= 0) {
-    if (!death_seen) death_seen = now;
-    if (now - *death_seen > kGraceAfterDeath) {
+    const auto now = Clock::now();
+    death_seen = std::min(death_seen, now);
+    if (now - death_seen > kGraceAfterDeath) {
       return Error(ErrorCode::kPeerLost, fmt::format("NCCL: rank {} is gone", lost));
     }
   }
@@ -254,7 +266,7 @@ void QueuedNcclComm::watch(const std::stop_token& stop) {
   // Asking for an event here must not break a capture in another thread.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaThreadExchangeStreamCaptureMode(&mode);
-  std::optional<Clock::time_point> death_seen;
+  Clock::time_point death_seen = kNever;
   std::unique_lock lock(mutex_);
   while (!failure_) {
     stopped_.wait_for(lock, stop, kBetweenLooks, [] { return false; });

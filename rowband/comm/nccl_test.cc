@@ -258,6 +258,22 @@ TEST(CudaNccl, D06_AQueuedSumEndsWithItsPeer) {
   EXPECT_EQ(outcomes[1], "signal 9");
 }
 
+TEST(CudaNccl, APeerThatEndsWhenItHasDoneItsPartIsNoError) {
+  ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
+  const auto outcomes = with_nccl(1, [](Communicator& comm, auto nccl, cudaStream_t stream) {
+    const DeviceVector x(stream);
+    x.fill(1.0f);
+    nccl->all_reduce(x.data(), kCount, soon(), stream);
+    nccl->wait(stream, "the sum", soon());
+    if (comm.rank() == 1) raise(SIGKILL);
+    std::this_thread::sleep_for(2500ms);  // longer than the watch waits after a death
+    require(nccl->failure().empty(), nccl->failure());
+    x.require_all(2.0f);
+    fail(ErrorCode::kIo, "as it should be");  // instead of the barrier with the dead
+  });
+  EXPECT_THAT(outcomes[0], HasSubstr("as it should be"));
+}
+
 TEST(CudaNccl, L07_CommunicatorsGiveTheirMemoryBack) {
   ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
   expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
