@@ -13,26 +13,9 @@
 namespace rowband::cuda {
 namespace {
 
-constexpr int kLegs = 2;
 // Of construction's proof that the ranks' kernels run at the same time; they begin it together.
 constexpr std::chrono::nanoseconds kLongestProof = std::chrono::seconds(3);
 constexpr int kEmptyCalls = 4;
-
-struct Counters {
-  std::uint64_t calls;
-  std::uint32_t blocks_done;
-  std::uint32_t widened;
-  std::uint32_t epoch;
-  std::uint32_t unused;
-  Status status;
-  // Then chunk_begin[world][chunks] of 8 bytes, chunk_done[world][chunks] and
-  // ready[legs][world][chunks] of 4.
-};
-
-std::int64_t flags_bytes(int world, int chunks) {
-  const std::int64_t words = static_cast<std::int64_t>(kLegs) * world * chunks;
-  return (words * 4 + 15) / 16 * 16;
-}
 
 // Of a traced call: two a tile, and for a chunk its way, its arrival and each cluster's widening.
 std::uint32_t most_events(const PlanSpec& spec, int clusters) {
@@ -41,11 +24,6 @@ std::uint32_t most_events(const PlanSpec& spec, int clusters) {
 }
 
 }  // namespace
-
-std::int64_t control_bytes(int world, int chunks) {
-  return flags_bytes(world, chunks) +
-         world * static_cast<std::int64_t>(2 * sizeof(Card) + sizeof(Status));
-}
 
 CudaFused::CudaFused(Communicator& comm, const PlanSpec& spec, const FusedOptions& options,
                      int device, int clusters, cudaStream_t own_stream)
@@ -74,9 +52,7 @@ CudaFused::CudaFused(Communicator& comm, const PlanSpec& spec, const FusedOption
     }
     if (options.faults) {
       calls_ = options.faults->first_call - 1;
-      check(cudaMemcpy(&static_cast<Counters*>(counters_.get())->calls, &calls_, sizeof calls_,
-                       cudaMemcpyHostToDevice),
-            "presetting the call counter");
+      preset_calls(counters_.get(), calls_);
     }
     check(cudaDeviceSynchronize(), "preparing the counters");
   } catch (const Error& error) {
@@ -137,67 +113,6 @@ std::string CudaFused::poison() const {
   }
   return fmt::format("rank {} waited {:.3g} s for chunk {} of rank {} ({} leg)", status->rank,
                      seconds, status->chunk, status->peer, status->leg == 0 ? "scatter" : "gather");
-}
-
-std::size_t counters_bytes(int world, int chunks) {
-  return sizeof(Counters) + (8 + 4 + 4 * kLegs) * static_cast<std::size_t>(world * chunks);
-}
-
-void point_to_counters(FusedArguments& a, void* counters) {
-  auto* first = static_cast<Counters*>(counters);
-  const int all = a.world * a.order.chunks;
-  a.chunk_begin = reinterpret_cast<std::uint64_t*>(first + 1);
-  a.chunk_done = reinterpret_cast<std::uint32_t*>(a.chunk_begin + all);
-  for (int leg = 0; leg < kLegs; ++leg) {
-    for (int peer = 0; peer < a.world; ++peer) {
-      a.ready[leg][peer] = a.chunk_done + all + (leg * a.world + peer) * a.order.chunks;
-    }
-  }
-  a.epoch = &first->epoch;
-  a.blocks_done = &first->blocks_done;
-  a.widened = &first->widened;
-  a.calls = &first->calls;
-  a.status = &first->status;
-}
-
-std::string why_not_aligned(const FusedCall& call) {
-  if (call.x.rows == 0) return "";
-  if (auto why = why_no_map(call.x.codes, call.x.row_stride); !why.empty()) {
-    return "activation codes: " + why;
-  }
-  if (auto why = why_no_map(call.w.codes, call.w.row_stride); !why.empty()) {
-    return "weight codes: " + why;
-  }
-  if (reinterpret_cast<std::uintptr_t>(call.bias) % 4 != 0) {
-    return fmt::format("bias at {}: the GPU needs a multiple of 4",
-                       static_cast<const void*>(call.bias));
-  }
-  return "";
-}
-
-FusedArguments call_arguments(const FusedCall& call, const CallPlan& plan, int rank, int world) {
-  FusedArguments a{};
-  const TileOrder& order = plan.order();
-  if (order.rows > 0) {
-    a.x = map_e4m3(call.x.codes, order.rows, call.x.depth, call.x.row_stride, kTileRows / 2);
-    a.w = map_e4m3(call.w.codes, order.cols, call.w.depth, call.w.row_stride, kBlockCols);
-  }
-  a.x_scales = call.x.scales;
-  a.x_scale_row = call.x.scale_row_stride;
-  a.x_scale_block = call.x.scale_block_stride;
-  a.w_scales = call.w.scales;
-  a.w_scale_row = call.w.scale_row_stride;
-  a.w_scale_block = call.w.scale_block_stride;
-  a.bias = call.bias;
-  const auto narrow = [](std::int64_t n) { return static_cast<std::int32_t>(n); };
-  a.order = {narrow(order.rows),      narrow(order.cols), narrow(order.tile_rows),
-             narrow(order.tile_cols), order.world,        order.chunks};
-  const Range own = plan.band(rank);
-  a.own_band = {narrow(own.begin), narrow(own.end)};
-  a.depth = call.x.depth;
-  a.rank = rank;
-  a.world = world;
-  return a;
 }
 
 std::int64_t CudaFused::output_slot() const {

@@ -10,22 +10,11 @@
 #include "rowband/base/cuda/device_memory.h"
 #include "rowband/engines/cuda/copy_queues.h"
 #include "rowband/engines/cuda/device_timeline.h"
-#include "rowband/engines/cuda/kernels.h"
+#include "rowband/engines/cuda/fused_arguments.h"
 #include "rowband/engines/cuda/window.h"
 #include "rowband/engines/engine.h"
 
 namespace rowband::cuda {
-
-// Bytes of the control words in a window, and of the counters that no peer touches.
-std::int64_t control_bytes(int world, int chunks);
-std::size_t counters_bytes(int world, int chunks);
-
-// The part of a launch's arguments that follows from the call alone.
-FusedArguments call_arguments(const FusedCall& call, const CallPlan& plan, int rank, int world);
-// "" or which address of the call's operands the kernel cannot read.
-std::string why_not_aligned(const FusedCall& call);
-// Zero-filled device memory of counters_bytes, as the launch's counters.
-void point_to_counters(FusedArguments& a, void* counters);
 
 class CudaFused final : public FusedExecutor {
  public:

@@ -115,8 +115,7 @@ struct FusedArguments {
   Status* host_status;         // the same for the host, mapped
   std::uint64_t deadline_ns;
 
-  DeviceTileOrder order;              // tiles of kTileRows x kTileCols
-  BasicRange<std::int32_t> own_band;  // rows
+  DeviceTileOrder order;  // tiles of kTileRows x kTileCols
   std::int64_t depth;
   std::int32_t rank, world;
   bool fp8_wire;

@@ -1,7 +1,7 @@
 #include "rowband/engines/cuda/planner.h"
 
 #include "rowband/base/fail.h"
-#include "rowband/engines/cuda/fused.h"
+#include "rowband/engines/cuda/fused_arguments.h"
 #include "rowband/engines/cuda/kernels.h"
 
 namespace rowband::cuda {

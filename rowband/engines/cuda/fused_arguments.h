@@ -1,0 +1,31 @@
+// The words that a launch works with beside its operands, and the part of a launch's arguments that
+// follows from the call alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "rowband/engines/cuda/kernels.h"
+#include "rowband/engines/engine.h"
+
+namespace rowband::cuda {
+
+// Bytes of the flags, call cards and failures in a window, and of the flags alone, which come
+// first.
+std::int64_t control_bytes(int world, int chunks);
+std::int64_t flags_bytes(int world, int chunks);
+
+// Bytes of the counters that no peer touches; device memory, zero at first.
+std::size_t counters_bytes(int world, int chunks);
+// `a` has its world and order already.
+void point_to_counters(FusedArguments& a, void* counters);
+// As if so many calls had been made. On the current device.
+void preset_calls(void* counters, std::int64_t calls);
+
+// "" or why the GPU cannot read the call's operands where they lie.
+std::string why_not_aligned(const FusedCall& call);
+
+FusedArguments call_arguments(const FusedCall& call, const CallPlan& plan, int rank, int world);
+
+}  // namespace rowband::cuda
