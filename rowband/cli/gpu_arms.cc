@@ -1,5 +1,7 @@
 #include "rowband/cli/gpu_arms.h"
 
+#include <algorithm>
+
 #include "rowband/base/fail.h"
 #include "rowband/cli/options.h"
 #include "rowband/cli/verify.h"
@@ -9,6 +11,7 @@ namespace {
 
 // The two GEMMs add in another order; at W = 2 the sums of equal partials are equal.
 constexpr double kOtherGemm = 1e-3, kSameGemm = 3e-5;
+constexpr std::int64_t kNanRows = 256;
 
 }  // namespace
 
@@ -20,13 +23,16 @@ GpuArms::GpuArms(Communicator& comm, std::shared_ptr<Engine> engine, AllReduce& 
       all_reduce_(all_reduce),
       cols_(cols),
       depth_(depth),
-      deadline_(options.deadline) {
+      deadline_(options.deadline),
+      max_rows_(options.max_rows) {
   if (const auto why = cuda::why_no_cublas(); !why.empty()) {
     not_served_.push_back(std::string(kCublasArm) + ": " + why);
   } else {
     cublas_.emplace(engine_->device(), engine_->allocate(cuda::CublasGemm::kWorkspaceBytes));
   }
   out_ = engine_->allocate(static_cast<std::size_t>(options.max_rows * cols) * sizeof(Bf16));
+  const std::vector<Bf16> nan(static_cast<std::size_t>(kNanRows * cols), Bf16{0x7FC0});
+  nan_rows_ = engine_->upload(nan.data(), nan.size() * sizeof(Bf16));
   const auto out = static_cast<Bf16*>(out_.get());
   const auto serves_all = [](std::int64_t) { return std::string(); };
   const auto base = [this, out](bool own) {
@@ -65,6 +71,14 @@ std::string GpuArms::why_no_cublas(std::int64_t rows) {
   return cublas_->why_not(
       {codes, rows, depth_, depth_, scales, 1, rows},
       {codes, cols_, depth_, depth_, scales, (depth_ / kScaleBlock + 3) / 4 * 4, 1});
+}
+
+void GpuArms::spoil(void* stream) {
+  for (std::int64_t row = 0; row < max_rows_; row += kNanRows) {
+    const std::int64_t rows = std::min(kNanRows, max_rows_ - row);
+    engine_->copy(static_cast<Bf16*>(out_.get()) + row * cols_, nan_rows_.get(),
+                  static_cast<std::size_t>(rows * cols_) * sizeof(Bf16), stream);
+  }
 }
 
 // cuBLASLt has no algorithm for a few shapes; the own GEMM takes its place there.

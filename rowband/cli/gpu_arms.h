@@ -44,6 +44,9 @@ class GpuArms {
 
   const std::vector<GpuArm>& arms() const { return arms_; }
   const std::vector<std::string>& not_served() const { return not_served_; }
+  // Makes what lies in the output of the base path and the GEMMs not a number, so that an arm that
+  // writes nothing is found out.
+  void spoil(void* stream);
   // "" or why a call failed.
   std::string failure() const;
 
@@ -58,7 +61,9 @@ class GpuArms {
   const std::int64_t cols_, depth_;
   const std::chrono::nanoseconds deadline_;
   std::optional<cuda::CublasGemm> cublas_;
+  const std::int64_t max_rows_;
   std::shared_ptr<void> out_;  // [max_rows, cols] bf16: of the base path and the GEMMs
+  std::shared_ptr<const void> nan_rows_;
   std::vector<GpuArm> arms_;
   std::vector<std::string> not_served_;
 };

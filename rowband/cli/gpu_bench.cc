@@ -114,6 +114,7 @@ class WeightBench {
   }
 
   std::vector<Bf16> result_of(std::size_t arm, std::int64_t rows) {
+    arms_.spoil(timer_.stream());
     comm_.barrier(deadline());
     std::vector<Bf16> values(static_cast<std::size_t>(rows * cols_));
     engine_->download(values.data(), call(arm, rows, 0), values.size() * sizeof(Bf16),

@@ -329,6 +329,35 @@ TEST(CudaLayer, D06_AFailedCallIsAnErrorAtFinishAndAtTheNextCall) {
   });
 }
 
+TEST(CudaLayer, LayersOfOneEngineShareTheirGroupAndEndInAnyOrder) {
+  ROWBAND_NEEDS_GPUS(1);
+  const int devices = std::min(device_count(), 2);
+  LayerOptions options = gpu_options(256);
+  options.policy.enabled = false;  // the base path's all-reduce
+  run_ranks(2, [&](Communicator& comm) {
+    const auto engine = engine_for(comm.rank(), 2, devices);
+    const auto make = [&] {
+      return RowParallelLinear::create(comm, engine, to_slice(ExactWeight(264, 256)), {}, options);
+    };
+    const auto x = exact_bf16(100, 256, comm.rank(), 4);
+    const auto memory = engine->upload(x.data(), x.size() * sizeof(Bf16));
+    const auto sums = [&](RowParallelLinear& layer) {
+      const Output y = layer.forward(static_cast<const Bf16*>(memory.get()), 100, 256);
+      std::vector<Bf16> host(100 * 264);
+      engine->download(host.data(), y.data, host.size() * sizeof(Bf16), nullptr);
+      layer.finish();
+      return exact_difference({host.data(), 100, 264}, 100, 256, 2, 4);
+    };
+    auto first = make(), second = make();
+    EXPECT_EQ(sums(*second), "");
+    first.reset();
+    EXPECT_EQ(sums(*second), "");
+    second.reset();
+    EXPECT_EQ(sums(*make()), "");  // of a group made anew
+    comm.barrier(Deadline::after(60s));
+  });
+}
+
 TEST(CudaLayer, O01_NoRoomForTheWindowDeclinesOnEveryRank) {
   ROWBAND_NEEDS_GPUS(1);
   const LogCapture quiet;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "rowband/comm/gpu_identity.h"
@@ -37,7 +39,7 @@ class AllReduceThroughHost final : public AllReduce {
 
 class NcclAllReduce final : public AllReduce {
  public:
-  NcclAllReduce(std::unique_ptr<comm::NcclComm> nccl, Engine& engine, cudaStream_t own_stream)
+  NcclAllReduce(std::shared_ptr<comm::NcclComm> nccl, Engine& engine, cudaStream_t own_stream)
       : nccl_(std::move(nccl)),
         engine_(engine),
         own_stream_(own_stream),
@@ -52,7 +54,7 @@ class NcclAllReduce final : public AllReduce {
   std::string_view description() const override { return description_; }
 
  private:
-  std::unique_ptr<comm::NcclComm> nccl_;
+  const std::shared_ptr<comm::NcclComm> nccl_;
   Engine& engine_;
   const cudaStream_t own_stream_;
   const std::string description_;
@@ -62,6 +64,7 @@ class NcclAllReduce final : public AllReduce {
 struct Told {
   comm::GpuIdentity gpu;
   bool has_nccl;
+  bool shares;  // has a communicator of this group that is healthy
 };
 
 // "" or why NCCL cannot sum here.
@@ -81,14 +84,21 @@ std::string why_through_host(const std::vector<Told>& ranks) {
 }  // namespace
 
 std::unique_ptr<AllReduce> make_all_reduce(Communicator& comm, Engine& engine, int device,
-                                           cudaStream_t own_stream, Deadline deadline) {
-  const Told own{comm::gpu_identity(device), comm::why_no_nccl().empty()};
+                                           cudaStream_t own_stream, SharedNccl& shared,
+                                           Deadline deadline) {
+  std::shared_ptr<comm::NcclComm> nccl =
+      shared.group == &comm ? shared.nccl.lock() : std::shared_ptr<comm::NcclComm>();
+  const Told own{comm::gpu_identity(device), comm::why_no_nccl().empty(),
+                 nccl != nullptr && nccl->failure().empty()};
   std::vector<Told> all(static_cast<std::size_t>(comm.size()));
   comm.all_gather(&own, all.data(), sizeof own, deadline);
   const std::string why = why_through_host(all);
   if (!why.empty()) return std::make_unique<AllReduceThroughHost>(comm, engine, why);
-  return std::make_unique<NcclAllReduce>(comm::make_nccl_comm(comm, device, deadline), engine,
-                                         own_stream);
+  if (!std::ranges::all_of(all, &Told::shares)) {
+    nccl = comm::make_nccl_comm(comm, device, deadline);
+    shared = {&comm, nccl};
+  }
+  return std::make_unique<NcclAllReduce>(std::move(nccl), engine, own_stream);
 }
 
 }  // namespace rowband::cuda

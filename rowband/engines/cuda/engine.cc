@@ -113,7 +113,7 @@ class CudaEngine final : public Engine {
   }
 
   std::unique_ptr<AllReduce> make_all_reduce(Communicator& comm, Deadline deadline) override {
-    return cuda::make_all_reduce(comm, *this, device_, stream_.get(), deadline);
+    return cuda::make_all_reduce(comm, *this, device_, stream_.get(), shared_nccl_, deadline);
   }
 
   bool on_host() const override { return false; }
@@ -212,6 +212,7 @@ class CudaEngine final : public Engine {
   DeviceMemory counters_;                // of gemm's calls
   PinnedMemory status_;
   std::optional<CublasGemm> cublas_;  // when it was asked for
+  SharedNccl shared_nccl_;
 };
 
 }  // namespace
