@@ -46,7 +46,7 @@ check_headers() {
     used=$("$cxx" -std=c++20 -M -I"$prefix/include" "$work/one.cc")
     # Not the library's own files: rowband/comm/mpi.h is one of them.
     ! tr -s $' \\\\' '\n' <<<"$used" | grep -v "^$prefix/" |
-      grep -E '/(fmt|spdlog|nlohmann|hwy|CLI|gtest|mpi\.h|hwloc)' ||
+      grep -E '/(fmt|spdlog|nlohmann|hwy|CLI|gtest|mpi\.h|nccl\.h|asio|hwloc)' ||
       fail "$header includes the above"
   done <"$public_headers"
 }
