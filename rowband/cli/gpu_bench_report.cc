@@ -100,13 +100,10 @@ double ratio_of(const GpuShapeResult& shape, What what, Samples samples, double 
 
 std::string ratio_text(double r) { return r > 0 ? fmt::format("{:.3f}", r) : "-"; }
 
-struct ByWeight {
-  std::int64_t cols, depth;
-  auto operator<=>(const ByWeight&) const = default;
-};
+using Weight = std::pair<std::int64_t, std::int64_t>;  // N, K
 
-std::map<ByWeight, std::vector<const GpuShapeResult*>> by_weight(const GpuBenchResult& result) {
-  std::map<ByWeight, std::vector<const GpuShapeResult*>> weights;
+std::map<Weight, std::vector<const GpuShapeResult*>> by_weight(const GpuBenchResult& result) {
+  std::map<Weight, std::vector<const GpuShapeResult*>> weights;
   for (const GpuShapeResult& shape : result.shapes) {
     weights[{shape.shape.cols, shape.shape.depth}].push_back(&shape);
   }
@@ -216,7 +213,7 @@ std::string gpu_thresholds_text(const GpuBenchResult& result) {
                                 ratio_text(r));
         }
       }
-      text += fmt::format("N={} K={} W={}, {}: ", weight.cols, weight.depth, result.world, name);
+      text += fmt::format("N={} K={} W={}, {}: ", weight.first, weight.second, result.world, name);
       text += from > 0 ? fmt::format("fused is no slower from M={} on", from)
                        : "fused is slower at the largest M too";
       text += slower.empty() ? "; the policy fuses no slower call\n"

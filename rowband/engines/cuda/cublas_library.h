@@ -25,6 +25,7 @@ namespace rowband::cuda {
   DO(cublasLtMatrixLayoutDestroy)
 
 struct CublasLibrary {
+// A name that is declared takes no parentheses. NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define ROWBAND_DECLARE(name) decltype(&::name) name = nullptr;
   ROWBAND_CUBLAS_FUNCTIONS(ROWBAND_DECLARE)
 #undef ROWBAND_DECLARE
