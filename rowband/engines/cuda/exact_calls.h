@@ -63,7 +63,6 @@ class ExactCalls {
   ExactCalls(Communicator& comm, Engine& engine, GemmAllReduce& op,
              std::shared_ptr<const TestStream> stream = std::make_shared<TestStream>())
       : comm_(comm),
-        engine_(engine),
         op_(op),
         depth_(op.spec().depth),
         stream_(std::move(stream)),
@@ -112,7 +111,6 @@ class ExactCalls {
 
  private:
   Communicator& comm_;
-  Engine& engine_;
   GemmAllReduce& op_;
   const std::int64_t depth_;
   const std::shared_ptr<const TestStream> stream_;
