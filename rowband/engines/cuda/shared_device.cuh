@@ -22,7 +22,7 @@ constexpr int kThreads = (kGroups + 1) * kGroupThreads;
 constexpr int kScaleSlots = 2;        // per multiplying warp, of one depth block each
 constexpr int kScaleSlotBytes = 136;  // of 32 rows, and one for all columns; padded
 constexpr int kWarpScaleBytes = kScaleSlots * kScaleSlotBytes;
-constexpr int kTileSlots = 8;            // the loader is at most a stage more than these ahead
+constexpr int kTileSlots = 8;            // the loader is at most kStages + 1 tiles ahead
 constexpr int kCodeScaleBytes = 64 * 4;  // fp8 wire: of a half's 64 rows
 
 constexpr int kAllBuffers = kGroups * kPiecesPerTile;  // a whole tile may be on its way out
