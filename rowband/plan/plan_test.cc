@@ -301,9 +301,21 @@ TEST(Plan, BytesOnTheWire) {
   EXPECT_EQ(CallPlan(spec, 16384).scatter_bytes(0), 8192LL * 7168 * 2);
   EXPECT_EQ(CallPlan(spec, 16384).gather_bytes(1), 8192LL * 7168 * 2);
   spec.wire = Wire::kFp8;
-  EXPECT_EQ(CallPlan(spec, 16384).gather_bytes(1), 8192LL * (7168 + 4));
-  spec.gather_scale = GatherScale::kPerRowBlock;
   EXPECT_EQ(CallPlan(spec, 16384).gather_bytes(1), 8192LL * (7168 + 56 * 4));
+  spec.gather_scale = GatherScale::kPerRow;
+  EXPECT_EQ(CallPlan(spec, 16384).gather_bytes(1), 8192LL * (7168 + 4));
+}
+
+TEST(Plan, ScalesOfATileLieSideBySideWhereTheEngineWantsIt) {
+  PlanSpec spec{.max_rows = 1000, .cols = 264, .depth = 128, .world = 2, .wire = Wire::kFp8};
+  WindowLayout w = plan_window(spec, 0);
+  EXPECT_EQ(w.scale_row_stride, 3);
+  EXPECT_EQ(w.scale_block_stride, 1);
+  spec.block_major_scales = true;
+  w = plan_window(spec, 0);
+  EXPECT_EQ(w.scale_row_stride, 1);
+  EXPECT_EQ(w.scale_block_stride, 1024);  // whole pieces of 64 rows
+  EXPECT_GE(w.bytes - w.gather_scales, 3 * 1024 * 4);
 }
 
 }  // namespace
