@@ -7,7 +7,6 @@
 #include "hwy/highway.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "rowband/numerics/quantize.h"
 
@@ -171,42 +170,11 @@ GroupScale scale_group(const Bf16* x, std::int64_t count, ScaleFormat format) {
   return {block_scale_in_ieee(largest_number<O>(x, count), format), false};
 }
 
-#if HWY_NATIVE_FMA
-// x / divisor, rounded to nearest even, for bf16 x and quotients up to 448: the rounded reciprocal
-// and one correction give it exactly (tried for all 2^30 pairs of mantissas), as long as no bit of
-// the correction falls below 2^-149, which a least divisor ensures for all quotients that do not
-// become code 0.
-constexpr float kLeastDivisor = 0x1p-60f;
-
-template <class O>
-typename O::V quotient(typename O::V x, typename O::V divisor, typename O::V reciprocal) {
-  const auto near = hn::Mul(x, reciprocal);
-  const auto exact = hn::MulAdd(hn::NegMulAdd(near, divisor, x), reciprocal, near);
-  return hn::CopySign(exact, x);  // of -0
-}
-#else  // a multiplication and an addition would round twice
-constexpr float kLeastDivisor = std::numeric_limits<float>::infinity();
-
-template <class O>
-typename O::V quotient(typename O::V x, typename O::V divisor, typename O::V) {
-  return hn::Div(x, divisor);
-}
-#endif
-
-// Memory speed is reached only without divisions and without the branches for NaN and infinity.
+// Memory speed is reached only without the branches for NaN and infinity.
 template <class O>
 void encode_group(const Bf16* x, std::int64_t count, GroupScale group, E4m3* codes) {
   const auto divisor = hn::Set(typename O::F(), group.scale);
   auto* out = reinterpret_cast<std::uint8_t*>(codes);
-  if (group.finite && group.scale >= kLeastDivisor) {
-    const auto reciprocal = hn::Set(typename O::F(), 1.0f / group.scale);
-    for (std::int64_t i = 0; i < count; i += O::step()) {
-      const auto value = quotient<O>(O::load(x + i), divisor, reciprocal);
-      hn::StoreU(hn::TruncateTo(typename O::U8(), O::encode_in_range(value)), typename O::U8(),
-                 out + i);
-    }
-    return;
-  }
   for (std::int64_t i = 0; i < count; i += O::step()) {
     const auto value = hn::Div(O::load(x + i), divisor);
     hn::StoreU(hn::TruncateTo(typename O::U8(),
