@@ -4,11 +4,10 @@ import os
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import numpy
 import pytest
-from program import BINARY, SMALL, make_checkpoint, ok, rowband, spoil_slice
+from program import BINARY, SMALL, children_of, make_checkpoint, ok, rowband, spoil_slice
 
 MPIEXEC = os.environ.get("ROWBAND_MPIEXEC")
 pytestmark = pytest.mark.skipif(not MPIEXEC, reason="this build has no MPI")
@@ -74,19 +73,6 @@ def test_D08_the_first_error_of_any_process_ends_all_and_is_shown_once(tmp_path)
     assert result.code == 2, result
     assert result.err.count("rowband: ") == 1, result
     assert "rank 1: reading the weight" in result.err and "[3, 130]" in result.err
-
-
-def children_of(pid):
-    """By /proc, in the order of their ids."""
-    children = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it ended meanwhile
-        if int(fields[1]) == pid:
-            children.append(int(stat.parent.name))
-    return sorted(children)
 
 
 def test_D08_a_killed_process_ends_the_job():

@@ -8,7 +8,16 @@ import time
 from pathlib import Path
 
 import numpy
-from program import BINARY, SMALL, make_checkpoint, ok, refused, rowband, spoil_slice
+from program import (
+    BINARY,
+    SMALL,
+    children_of,
+    make_checkpoint,
+    ok,
+    refused,
+    rowband,
+    spoil_slice,
+)
 
 OWN = ["--engine", "host", "--ranks-as", "processes"]
 
@@ -98,19 +107,6 @@ def test_D08_the_first_error_of_any_rank_ends_all_and_is_shown_once(tmp_path):
     assert result.code == 2, result
     assert result.err.count("rowband: ") == 1, result
     assert "rank 1: reading the weight" in result.err and "[3, 130]" in result.err
-
-
-def children_of(pid):
-    """By /proc, in the order of their ids: the order of ranks."""
-    children = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it ended meanwhile
-        if int(fields[1]) == pid:
-            children.append(int(stat.parent.name))
-    return sorted(children)
 
 
 class LongJob:

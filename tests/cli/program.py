@@ -91,3 +91,16 @@ def spoil_slice(path, tensor, row, column):
     with open(path, "r+b") as file:
         file.seek(begin + offset + row * header[tensor]["shape"][1] + column)
         file.write(b"\x7f")
+
+
+def children_of(pid):
+    """By /proc, in the order of their ids: the order of ranks."""
+    children = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it ended meanwhile
+        if int(fields[1]) == pid:
+            children.append(int(stat.parent.name))
+    return sorted(children)

@@ -95,7 +95,7 @@ std::string CudaFused::poison() const {
   const auto* status = static_cast<const volatile Status*>(host_status_.get());
   switch (status->code) {
     case Status::kFine:
-      return "";
+      return half_queued_;
     case Status::kDisagreement:
       if (status->rows == kRefused) {
         return fmt::format("rank {} refused a call that rank {} made", status->peer, rank_);
@@ -300,6 +300,18 @@ const Bf16* CudaFused::run(const FusedCall& call) {
     std::this_thread::sleep_for(options_.faults->delay);
   }
   const cudaStream_t stream = stream_of(call.stream);
+  try {
+    queue_call(call, stream);
+  } catch (const Error& error) {
+    // The peers count this call, and the kernel may run without its copies.
+    half_queued_ = fmt::format("rank {} could not queue a call: {}", rank_, error.what());
+    throw;
+  }
+  if (call.timeline != nullptr) timeline_->collect(*call.timeline, rank_, stream);
+  return reinterpret_cast<const Bf16*>(part(rank_) + output_slot());
+}
+
+void CudaFused::queue_call(const FusedCall& call, cudaStream_t stream) {
   const CallPlan plan(spec_, call.x.rows);
   follow_last_call(stream);
   FusedArguments a = arguments(call, plan);
@@ -310,8 +322,6 @@ const Bf16* CudaFused::run(const FusedCall& call) {
     queue_copies(a, plan);
     copies_->join(stream);
   }
-  if (call.timeline != nullptr) timeline_->collect(*call.timeline, rank_, stream);
-  return reinterpret_cast<const Bf16*>(part(rank_) + output_slot());
 }
 
 void CudaFused::refuse(void* stream) {

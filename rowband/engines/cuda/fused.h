@@ -47,6 +47,7 @@ class CudaFused final : public FusedExecutor {
   std::uint32_t* flags(int at_rank, int leg, int from) const;
   Card* cards(int at_rank, int from) const;
   Status* failure(int at_rank, int from) const;
+  void queue_call(const FusedCall& call, cudaStream_t stream);
   void queue_copies(const FusedArguments& a, const CallPlan& plan);
   CopyBlock window_copy(int peer, std::int64_t from, std::int64_t to, std::int64_t bytes) const;
   std::vector<CopyBlock> gather_blocks(int peer, Range rows) const;
@@ -64,6 +65,7 @@ class CudaFused final : public FusedExecutor {
   Event last_call_;
   cudaStream_t last_stream_;
   std::int64_t calls_ = 0;
+  std::string half_queued_;  // why a call could not be queued whole: the op is of no use then
 };
 
 }  // namespace rowband::cuda

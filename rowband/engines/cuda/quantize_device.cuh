@@ -17,9 +17,9 @@ __device__ __forceinline__ float reciprocal(float x) {
 }
 
 // x / divisor, rounded to nearest even, for bf16 values x. The rounded reciprocal and one
-// correction give every quotient exactly: tried for all 2^30 pairs of mantissas. Powers of two
-// change nothing while the correction's bits stay above 2^-149 and the reciprocal is normal:
-// outlying divisors are scaled, with x.
+// correction give every quotient exactly (quantize_test.cc tries all 2^30 pairs of mantissas).
+// Powers of two change nothing while the correction's bits stay above 2^-149 and the reciprocal is
+// normal: outlying divisors are scaled, with x.
 class Division {
  public:
   __device__ __forceinline__ explicit Division(float divisor)

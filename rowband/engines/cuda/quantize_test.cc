@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -52,6 +53,21 @@ TEST(CudaQuantize, Q01_Q03_Q05_Q06_EqualsTheScalarQuantiserOverEveryBf16) {
   expect_equal_to_the_scalar_quantiser(scrambled, 512, 512);
   expect_equal_to_the_scalar_quantiser(random_bf16(130 * 1024, 7), 1024, 1024);
   expect_equal_to_the_scalar_quantiser(std::vector<Bf16>(1024), 256, 256);
+}
+
+// What quantize_device.cuh's Division rests on, by the CPU's arithmetic: mantissas are enough,
+// since powers of two change nothing. Every 61st of the divisors' here; all of them take minutes.
+TEST(CudaQuantize, Q03_TheReciprocalAndOneCorrectionGiveEveryQuotient) {
+  for (std::uint32_t mantissa = 0; mantissa < 1u << 23; ++mantissa) {
+    const auto divisor = std::bit_cast<float>(0x3F800000u | mantissa);
+    const float reciprocal = 1.0f / divisor;
+    for (std::uint32_t bits = 0; bits < 128; ++bits) {
+      const auto x = std::bit_cast<float>(0x3F800000u | bits << 16);
+      const float near = x * reciprocal;
+      const float quotient = std::fma(std::fma(-near, divisor, x), reciprocal, near);
+      ASSERT_EQ(quotient, x / divisor) << x << " / " << divisor;
+    }
+  }
 }
 
 struct Quantised {
