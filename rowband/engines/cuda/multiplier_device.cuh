@@ -19,33 +19,32 @@ class Multiplier {
         warp_(thread_ / 32),
         lane_(thread_ % 32),
         depth_blocks_(static_cast<int>(a.depth / kDepth)),
-        scales_(shared.scales + (group * 4 + warp_) * kWarpScaleBytes),
+        first_row_(group * 128 + warp_ * 16 + lane_ / 4),
         rows_descriptor_(ptx::matrix_descriptor(shared.stages + group * 128 * kDepth)),
         cols_descriptor_(ptx::matrix_descriptor(shared.stages + kRowsBytes)) {}
 
   __device__ __forceinline__ void run() {
     const int first = static_cast<int>(blockIdx.x / 2);
     const int tiles = (a_.order.tiles() - first + clusters() - 1) / clusters();
-    int4 tile;
-    if (tiles > 0) tile = begin_tile(0);
-    record_work(DeviceEvent::kStart, {});
+    if (tiles > 0) await_stage();
+    record_work(DeviceEvent::kStart, 0);
     for (int i = 0; i < tiles; ++i) {
       multiply();
-      const int4 finished = tile;
-      record_work(DeviceEvent::kMultiply, finished);
-      if (i + 1 < tiles) tile = begin_tile(i + 1);  // its scales arrive during the epilogue
-      hand_over_tile(finished);
-      record_work(DeviceEvent::kHandOver, finished);
+      record_work(DeviceEvent::kMultiply, i);
+      hand_over_tile(ptx::load_shared(shared_.tile(i)));
+      record_work(DeviceEvent::kHandOver, i);
+      if (i + 1 < tiles) await_stage();
     }
   }
 
  private:
   // What began where the last event of this thread, which speaks for the cluster, ended.
-  __device__ __forceinline__ void record_work(DeviceEvent::Kind kind, const int4& tile) const {
+  __device__ __forceinline__ void record_work(DeviceEvent::Kind kind, int index) const {
     if (a_.events == nullptr || ptx::block_of_cluster() != 0 || threadIdx.x != 0) return;
     const std::uint64_t end = ptx::clock_ns(), begin = ptx::load_shared_word(shared_.last_event);
     ptx::store_shared_word(shared_.last_event, end);
     if (kind == DeviceEvent::kStart) return;
+    const int4 tile = ptx::load_shared(shared_.tile(index));
     record(a_,
            {begin, end, kind, static_cast<int>(blockIdx.x / 2), tile.z, tile.w, tile.x, tile.y});
   }
@@ -61,73 +60,46 @@ class Multiplier {
     for (int piece = 0; piece < kPiecesPerTile; ++piece) hand_over(piece, own && !fp8, tile.y);
   }
 
-  // Learns from the loader which tile comes next, and loads its first scales.
-  __device__ __forceinline__ int4 begin_tile(int index) {
+  __device__ __forceinline__ void await_stage() const {
     ptx::barrier_wait(shared_.full + 8 * ring_.stage, ring_.parity);
-    const int4 tile = ptx::load_shared(shared_.tile(index));
-    const int last = a_.order.rows - 1;
-    const int row = tile.x + group_ * 128 + lane_ / 16 * 64 + warp_ * 16 + lane_ % 16;
-    row_scale_ = a_.x_scales + (row < last ? row : last) * a_.x_scale_row;
-    const int last_block = (a_.order.cols - 1) / kDepth, block = tile.y / kDepth;
-    col_scale_ = a_.w_scales + (block < last_block ? block : last_block) * a_.w_scale_row;
-    copy_scales(0);
-    copy_scales(1);
-    return tile;
   }
 
-  // Of depth block k into the warp's slot: lane l that of the warp's row l (from 16 on, of its
-  // second half), lane 0 the columns' too.
-  __device__ __forceinline__ void copy_scales(int k) {
-    if (k < depth_blocks_) {
-      const std::uint32_t to = scales_ + k % kScaleSlots * kScaleSlotBytes;
-      ptx::copy_word(to + lane_ * 4, row_scale_ + k * a_.x_scale_block);
-      if (lane_ == 0) ptx::copy_word(to + 32 * 4, col_scale_ + k * a_.w_scale_block);
-    }
-    ptx::copy_commit();
-  }
-
-  // sums_ = the group's 128 x 128 of x * w^T at the tile begun last.
+  // sums_ = the group's 128 x 128 of x * w^T at the tile whose first stage is there.
   __device__ __forceinline__ void multiply() {
 #pragma unroll
     for (int i = 0; i < 64; ++i) sums_[0][i] = sums_[1][i] = 0;
-    float scale[4];
-    make_ready(scale, 0);
-    for (int k = 0; k < depth_blocks_; ++k) multiply_block(scale, k);
+    for (int k = 0; k < depth_blocks_; ++k) multiply_block(k + 1 < depth_blocks_);
   }
 
-  // Depth block k: scale[i] becomes that of the thread's row i, and its stage is there.
-  __device__ __forceinline__ void make_ready(float (&scale)[4], int k) {
-    ptx::copy_wait<kScaleSlots - 1>();
-    __syncwarp();
-    const std::uint32_t from = scales_ + k % kScaleSlots * kScaleSlotBytes;
-    const float cols_scale = ptx::load_shared_float(from + 32 * 4);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      scale[i] = cols_scale * ptx::load_shared_float(from + (i * 8 + lane_ / 4) * 4);
-      asm volatile("" : "+f"(scale[i]));  // not put off until its use
-    }
-    __syncwarp();
-    copy_scales(k + kScaleSlots);
-    ptx::barrier_wait(shared_.full + 8 * ring_.stage, ring_.parity);
-  }
-
-  // Adds block k, which is ready, to the sums, and makes the next ready meanwhile.
-  __device__ __forceinline__ void multiply_block(float (&scale)[4], int k) {
+  // Adds the block in the stage, which is there, to the sums; the next, if there are more, comes
+  // meanwhile.
+  __device__ __forceinline__ void multiply_block(bool more) {
     const std::uint32_t stage = ring_.stage;
     const std::uint64_t cols = cols_descriptor_ + stage * (kStageBytes / 16);
     const std::uint64_t rows = rows_descriptor_ + stage * (kStageBytes / 16);
-    float block[64];
+    float block[64], scale[4];
     start_product(block, rows, cols);
+    load_scales(scale, stage);
     ptx::wgmma_wait();
     add_product(0, block, scale[0], scale[1]);
     start_product(block, rows + 64 * kDepth / 16, cols);
-    const float upper = scale[2], lower = scale[3];
     ring_.advance();
-    if (k + 1 < depth_blocks_) make_ready(scale, k + 1);
+    if (more) await_stage();
     ptx::wgmma_wait();
     // Both blocks' loaders write this stage, so both must know that it has been read.
     if (thread_ < 2) ptx::barrier_arrive_at(shared_.empty + 8 * stage, thread_);
-    add_product(1, block, upper, lower);
+    add_product(1, block, scale[2], scale[3]);
+  }
+
+  // scale[i] = that of the thread's row i and the columns.
+  __device__ __forceinline__ void load_scales(float (&scale)[4], std::uint32_t stage) const {
+    const std::uint32_t from = shared_.scales + stage * kStageScaleBytes;
+    const float cols = ptx::load_shared_float(from + kTileRows * 4);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float rows = ptx::load_shared_float(from + (first_row_ + i / 2 * 64 + i % 2 * 8) * 4);
+      scale[i] = cols * rows;
+    }
   }
 
   __device__ __forceinline__ static void start_product(float (&block)[64], std::uint64_t rows,
@@ -366,12 +338,10 @@ class Multiplier {
   const Shared& shared_;
   const int group_, thread_, warp_, lane_;
   const int depth_blocks_;
-  const std::uint32_t scales_;                             // the warp's slots
+  const int first_row_;                                    // the thread's, of four
   const std::uint64_t rows_descriptor_, cols_descriptor_;  // of the first stage
   Ring ring_;
   Phases ready_;
-  const float* row_scale_;
-  const float* col_scale_;
   float sums_[2][64];
 };
 

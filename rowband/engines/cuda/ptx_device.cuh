@@ -247,13 +247,9 @@ __device__ __forceinline__ float load_shared_float(std::uint32_t from) {
 __device__ __forceinline__ void copy_word(std::uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
-__device__ __forceinline__ void copy_commit() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-// Until at most `pending` groups of this thread's copies are on their way.
-template <int pending>
-__device__ __forceinline__ void copy_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+// An arrival once all of this thread's copies are there; the barrier's count includes it.
+__device__ __forceinline__ void arrive_when_copied(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 __device__ __forceinline__ void store_shared_float(std::uint32_t to, float v) {

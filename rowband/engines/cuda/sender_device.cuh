@@ -95,7 +95,6 @@ class Sender {
     } else {
       for (int piece = 0; piece < kPiecesPerTile; ++piece) send_piece(piece, tile.band);
     }
-    ptx::store_wait_written();
     if (a_.world > 1) chunk_part_done(a_, tile, epoch_);
   }
 
@@ -137,7 +136,13 @@ class Sender {
     } else if (moves_bytes()) {
       ptx::tensor_store(&a_.partials_to[band], from, col, row_in_band_ + below);
     }
+    finish_stores();
+  }
+
+  // One piece of a group at a time: with more on their way the operands' loads stand behind them.
+  __device__ static void finish_stores() {
     ptx::store_commit();
+    ptx::store_wait_written();
   }
 
   // The codes of a half lie in its left piece's buffer.
@@ -148,7 +153,7 @@ class Sender {
     await_written(right);  // the last partial has been read
     await_written(left);
     store_codes(half);
-    ptx::store_commit();
+    finish_stores();
   }
 
   __device__ void store_codes(int half) {

@@ -13,22 +13,21 @@ constexpr int kStages = 3;
 constexpr int kRowsBytes = kTileRows * kDepth;
 constexpr int kColsBytes = kBlockCols * kDepth;
 constexpr int kStageBytes = kRowsBytes + kColsBytes;
+constexpr int kStageScales = kTileRows + 1;  // of the rows, then that of all the block's columns
+constexpr int kStageScaleBytes = (kStageScales * 4 + 15) / 16 * 16;
 constexpr int kPieceCols = 64;  // a piece: 64 rows of 128 bytes
 constexpr int kPieceBytes = 64 * kPieceCols * 2;
 constexpr int kPiecesPerTile = 4;  // per multiplying group: two halves of rows, two of columns
 constexpr int kGroups = 2;
 constexpr int kGroupThreads = 128;
 constexpr int kThreads = (kGroups + 1) * kGroupThreads;
-constexpr int kScaleSlots = 2;        // per multiplying warp, of one depth block each
-constexpr int kScaleSlotBytes = 136;  // of 32 rows, and one for all columns; padded
-constexpr int kWarpScaleBytes = kScaleSlots * kScaleSlotBytes;
 constexpr int kTileSlots = 8;            // the loader is at most kStages + 1 tiles ahead
 constexpr int kCodeScaleBytes = 64 * 4;  // fp8 wire: of a half's 64 rows
 
 constexpr int kAllBuffers = kGroups * kPiecesPerTile;  // a whole tile may be on its way out
 constexpr int kHalves = 2;
 constexpr int kSharedBytes = kStages * kStageBytes + kAllBuffers * kPieceBytes +
-                             kGroups * 4 * kWarpScaleBytes + kGroups * kHalves * kCodeScaleBytes +
+                             kStages * kStageScaleBytes + kGroups * kHalves * kCodeScaleBytes +
                              16 * kTileSlots + 8 * (2 * kStages + 2 * kAllBuffers + 1);
 static_assert(kStages < kTileSlots && kSharedBytes <= 227 * 1024);
 
@@ -39,7 +38,7 @@ struct Shared {
       : stages(base),
         pieces(stages + kStages * kStageBytes),
         scales(pieces + kAllBuffers * kPieceBytes),
-        code_scales(scales + kGroups * 4 * kWarpScaleBytes),
+        code_scales(scales + kStages * kStageScaleBytes),
         tiles(code_scales + kGroups * kHalves * kCodeScaleBytes),
         full(tiles + 16 * kTileSlots),
         empty(full + 8 * kStages),
@@ -49,7 +48,7 @@ struct Shared {
 
   __device__ void init_barriers() const {
     for (int stage = 0; stage < kStages; ++stage) {
-      ptx::barrier_init(full + 8 * stage, 1);
+      ptx::barrier_init(full + 8 * stage, 1 + 32);  // the tensor loads, each lane's scales
       ptx::barrier_init(empty + 8 * stage, 2 * kGroups);
     }
     for (int i = 0; i < kAllBuffers; ++i) {

@@ -2,8 +2,8 @@
 //
 // A cluster of two blocks computes one 256 x 256 tile of the plan at a time, in the plan's order:
 // bands of the peers first, the own band last. Per block:
-//   warp 8        loads: one thread feeds a ring of stages; the half of the rows that it loads goes
-//                 to both blocks (multicast inside the cluster)
+//   warp 8        loads: feeds a ring of stages with operands and their scales; the half of the rows
+//                 that it loads goes to both blocks (multicast inside the cluster)
 //   warps 0 to 7  two groups that multiply (multiplier_device.cuh), 128 x 128 of sums in registers
 //                 each
 //   warps 9, 10   one sender per group (sender_device.cuh)
@@ -21,6 +21,24 @@
 namespace rowband::cuda {
 namespace {
 
+// Of depth block k, into a stage's scales: those of the tile's rows, then that of the columns.
+__device__ void copy_scales(const FusedArguments& a, const Shared& shared, int stage, int k,
+                            int first_row, int first_col) {
+  const int lane = threadIdx.x % 32, last = a.order.rows - 1;
+  const std::uint32_t to = shared.scales + stage * kStageScaleBytes;
+  const float* rows = a.x_scales + k * a.x_scale_block;
+#pragma unroll
+  for (int i = lane; i < kTileRows; i += 32) {
+    ptx::copy_word(to + i * 4, rows + min(first_row + i, last) * a.x_scale_row);
+  }
+  if (lane == 0) {
+    const int col = min(first_col, a.order.cols - 1);
+    ptx::copy_word(to + kTileRows * 4,
+                   a.w_scales + col / kDepth * a.w_scale_row + k * a.w_scale_block);
+  }
+}
+
+// By a whole warp, whose first lane speaks to the tensor maps.
 __device__ void load_tiles(const FusedArguments& a, const Shared& shared) {
   const std::uint32_t block = ptx::block_of_cluster();
   const int depth_blocks = static_cast<int>(a.depth / kDepth);
@@ -33,15 +51,21 @@ __device__ void load_tiles(const FusedArguments& a, const Shared& shared) {
     for (int k = 0; k < depth_blocks; ++k) {
       ptx::barrier_wait(shared.empty + 8 * ring.stage, ring.parity ^ 1);
       const std::uint32_t full = shared.full + 8 * ring.stage;
-      if (k == 0) {
-        ptx::store_shared(shared.tile(slot++), {tile.rows.begin, cols, tile.band, tile.chunk});
+      if (threadIdx.x % 32 == 0) {
+        if (k == 0) {
+          ptx::store_shared(shared.tile(slot), {tile.rows.begin, cols, tile.band, tile.chunk});
+        }
+        const std::uint32_t stage = shared.stages + ring.stage * kStageBytes;
+        ptx::barrier_expect(full, kStageBytes);
+        ptx::tensor_load_multicast(stage + block * (kRowsBytes / 2), &a.x, k * kDepth, rows, full,
+                                   3);
+        ptx::tensor_load(stage + kRowsBytes, &a.w, k * kDepth, cols, full);
       }
-      const std::uint32_t stage = shared.stages + ring.stage * kStageBytes;
-      ptx::barrier_expect(full, kStageBytes);
-      ptx::tensor_load_multicast(stage + block * (kRowsBytes / 2), &a.x, k * kDepth, rows, full, 3);
-      ptx::tensor_load(stage + kRowsBytes, &a.w, k * kDepth, cols, full);
+      copy_scales(a, shared, ring.stage, k, tile.rows.begin, cols);
+      ptx::arrive_when_copied(full);
       ring.advance();
     }
+    ++slot;
   }
 }
 
@@ -91,7 +115,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   if (warp >= kGroups * 4) {
     ptx::give_up_registers<kOtherRegisters>();
     if (warp == 8) {
-      if (threadIdx.x % 32 == 0) load_tiles(a, shared);
+      load_tiles(a, shared);
     } else if (warp < 11) {
       Sender<fp8>(a, shared, warp - 9).run();
     } else {
