@@ -80,10 +80,11 @@ std::string why_not_expressible(const PlanSpec& s) {
   if (s.slots < 1 || s.slots > kMaxSlots) {
     return fmt::format("slots={} is not in 1..{}", s.slots, kMaxSlots);
   }
-  if (!power_of_two(s.tile_rows) || !power_of_two(s.min_tile_rows) ||
-      s.min_tile_rows > s.tile_rows) {
+  if (s.min_tile_rows < 1 || s.tile_rows % s.min_tile_rows != 0 ||
+      !power_of_two(s.tile_rows / s.min_tile_rows)) {
     return fmt::format(
-        "tile_rows={} and min_tile_rows={}: must be powers of two, the second no larger",
+        "tile_rows={} and min_tile_rows={}: the second must be the first, halved any number of "
+        "times",
         s.tile_rows, s.min_tile_rows);
   }
   if (s.tile_cols < kScaleBlock || s.tile_cols % kScaleBlock != 0) {

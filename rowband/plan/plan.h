@@ -38,7 +38,7 @@ struct PlanSpec {
   GatherScale gather_scale = GatherScale::kPerRowBlock;
   int chunks = 4;  // per band at most; a band with fewer tile rows has fewer chunks
   int slots = 2;   // output slots: a result stays untouched through the next slots - 1 calls
-  // Tile heights a call may use: tile_rows, halved until min_tile_rows. Powers of two.
+  // Tile heights a call may use: tile_rows, halved until min_tile_rows.
   std::int64_t tile_rows = 256;
   std::int64_t min_tile_rows = 32;
   std::int64_t tile_cols = 256;

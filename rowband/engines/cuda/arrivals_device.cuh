@@ -88,7 +88,7 @@ class Widener {
   }
 
  private:
-  static constexpr int kSpeaker = 11 * 32;  // of the warp that widens from the start
+  static constexpr int kSpeaker = 15 * 32;  // of the warp that widens from the start
   static constexpr int kRows = 2;
   static constexpr int kColsPerLane = 16;
 

@@ -81,9 +81,9 @@ class CudaEngine final : public Engine {
       if (bias != nullptr) launch_add_bias(out, x.rows, w.cols, bias, stream_of(stream));
       return;
     }
-    // Chunks of eight tile rows: with more, the tiles at work at one time need more than the L2
+    // Chunks of ten tile rows: with more, the tiles at work at one time need more than the L2
     // holds.
-    const std::int64_t chunks = std::clamp<std::int64_t>(x.rows / (8 * kTileRows), 1, kMostChunks);
+    const std::int64_t chunks = std::clamp<std::int64_t>(x.rows / (10 * kTileRows), 1, kMostChunks);
     const PlanSpec spec = with_tiles(
         {.max_rows = x.rows, .cols = w.cols, .depth = w.depth, .chunks = static_cast<int>(chunks)});
     FusedArguments a = call_arguments({x, w, bias, nullptr, stream}, CallPlan(spec, x.rows), 0, 1);

@@ -12,7 +12,7 @@
 namespace rowband::cuda {
 
 inline constexpr int kMaxWorld = 8;
-inline constexpr int kTileRows = 256;
+inline constexpr int kTileRows = 192;
 inline constexpr int kTileCols = 256;  // of a cluster: two blocks of 128
 inline constexpr int kBlockCols = 128;
 inline constexpr int kPieceRows = 64;  // of a piece that leaves shared memory in one bulk store

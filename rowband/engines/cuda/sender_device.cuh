@@ -35,7 +35,7 @@ __device__ void chunk_part_done(const FusedArguments& a, const DeviceTile& tile,
   __threadfence_system();
   const int index = tile.band * a.order.chunks + tile.chunk;
   const auto parts =
-      static_cast<std::uint32_t>(2 * kGroups * a.order.tiles_in_chunk(tile.band, tile.chunk));
+      static_cast<std::uint32_t>(2 * kSenders * a.order.tiles_in_chunk(tile.band, tile.chunk));
   if (atomicAdd(a.chunk_done + index, 1) + 1 != parts) return;
   __threadfence_system();
   signal_chunk(a, tile, epoch);
@@ -45,15 +45,15 @@ __device__ void chunk_part_done(const FusedArguments& a, const DeviceTile& tile,
   }
 }
 
-// A multiplying group's errands, by a whole warp, which waits together for the peers; its first
-// lane does the rest.
+// The errands of the multiplying groups' left or right pieces, by a whole warp, which waits
+// together for the peers; its first lane does the rest.
 template <bool fp8>
 class Sender {
  public:
-  __device__ Sender(const FusedArguments& a, const Shared& shared, int group)
+  __device__ Sender(const FusedArguments& a, const Shared& shared, int side)
       : a_(a),
         shared_(shared),
-        group_(group),
+        side_(side),
         lane_(threadIdx.x % 32),
         epoch_(epoch_of(*a.calls + 1)) {}
 
@@ -83,90 +83,78 @@ class Sender {
                     tile.band * a_.order.chunks + tile.chunk,
                 0ull, ptx::clock_ns());
     }
-    row_ = tile.rows.begin + group_ * 128;
+    row_ = tile.rows.begin;
     row_in_band_ = row_ - a_.order.rows_of(a_.order.band_tiles(tile.band)).begin;
-    col_ = tile.cols.begin + static_cast<int>(ptx::block_of_cluster()) * kBlockCols;
+    col_ = tile.cols.begin + static_cast<int>(ptx::block_of_cluster()) * kBlockCols +
+           side_ * kPieceCols;
     chunk_ = tile.chunk;
     alive_ = !failed(a_);
     hesitate();
-    for (int piece = 0; piece < kPiecesPerTile; ++piece) make_ready(piece);
-    if (fp8 && own_) {
-      for (int half = 0; half < 2; ++half) send_codes(half);
-    } else {
-      for (int piece = 0; piece < kPiecesPerTile; ++piece) send_piece(piece, tile.band);
+    for (int group = 0; group < kGroups; ++group) make_ready(group);
+    for (int group = 0; group < kGroups; ++group) {
+      if (own_ && a_.world > 1) bring_other_partials(group);
+      await_written(group);
+      if (!(fp8 && own_)) {
+        send_piece(group, tile.band);
+      } else if (side_ == 0) {
+        send_codes(group);  // of the whole width; the right piece's buffer held partials only
+      }
+      // One piece at a time: with more on their way the operands' loads stand behind them.
+      ptx::store_commit();
+      ptx::store_wait_written();
     }
     if (a_.world > 1) chunk_part_done(a_, tile, epoch_);
   }
 
   // The piece's buffer, whose earlier content has left, goes to the group: empty, or with the first
   // peer's partial.
-  __device__ void make_ready(int piece) {
-    if (own_ && a_.world > 1) return bring_partial(piece, first_peer());
-    ptx::barrier_arrive(shared_.buffer_ready(group_, piece));
+  __device__ void make_ready(int group) {
+    if (own_ && a_.world > 1) return bring_partial(group, first_peer());
+    ptx::barrier_arrive(shared_.buffer_ready(group, side_));
   }
 
-  __device__ void bring_partial(int piece, int peer) {
-    const std::uint32_t arrived = shared_.buffer_ready(group_, piece);
+  __device__ void bring_partial(int group, int peer) {
+    const std::uint32_t arrived = shared_.buffer_ready(group, side_);
     ptx::barrier_expect(arrived, kPieceBytes);
-    ptx::tensor_load(shared_.piece(group_, piece), &a_.received[peer],
-                     col_ + piece % 2 * kPieceCols, row_in_band_ + piece / 2 * 64, arrived);
+    ptx::tensor_load(shared_.piece(group, side_), &a_.received[peer], col_,
+                     row_in_band_ + group * kGroupRows, arrived);
   }
 
   // Each once the group has read the one before.
-  __device__ void bring_other_partials(int piece) {
+  __device__ void bring_other_partials(int group) {
     for (int peer = peer_after(first_peer()); peer < a_.world; peer = peer_after(peer)) {
-      await_written(piece);
-      bring_partial(piece, peer);
+      await_written(group);
+      bring_partial(group, peer);
     }
   }
 
-  __device__ void await_written(int piece) {
-    written_.wait(shared_.buffer_written(group_, piece), piece);
+  __device__ void await_written(int group) {
+    written_.wait(shared_.buffer_written(group, side_), group);
   }
 
-  __device__ void send_piece(int piece, int band) {
-    if (own_ && a_.world > 1) bring_other_partials(piece);
-    await_written(piece);
-    const std::uint32_t from = shared_.piece(group_, piece);
-    const int col = col_ + piece % 2 * kPieceCols, below = piece / 2 * 64;
+  __device__ void send_piece(int group, int band) {
+    const std::uint32_t from = shared_.piece(group, side_);
+    const int below = group * kGroupRows;
     if (own_) {
       for (int step = 0; step < places(); ++step) {  // this rank's own first
-        ptx::tensor_store(&a_.output_at[(a_.rank + step) % a_.world], from, col, row_ + below);
+        ptx::tensor_store(&a_.output_at[(a_.rank + step) % a_.world], from, col_, row_ + below);
       }
     } else if (moves_bytes()) {
-      ptx::tensor_store(&a_.partials_to[band], from, col, row_in_band_ + below);
+      ptx::tensor_store(&a_.partials_to[band], from, col_, row_in_band_ + below);
     }
-    finish_stores();
   }
 
-  // One piece of a group at a time: with more on their way the operands' loads stand behind them.
-  __device__ static void finish_stores() {
-    ptx::store_commit();
-    ptx::store_wait_written();
-  }
-
-  // The codes of a half lie in its left piece's buffer.
-  __device__ void send_codes(int half) {
-    const int left = 2 * half, right = left + 1;
-    bring_other_partials(left);
-    bring_other_partials(right);
-    await_written(right);  // the last partial has been read
-    await_written(left);
-    store_codes(half);
-    finish_stores();
-  }
-
-  __device__ void store_codes(int half) {
-    const int row = row_ + half * 64;
+  __device__ void send_codes(int group) {
+    const int row = row_ + group * kGroupRows;
     if (row >= a_.order.rows) return;
     // For the copy engine to the own window, from where its queues take them.
     const int first = a_.copy_engine ? 0 : 1;
     for (int step = first; step < places(); ++step) {
       const int rank = (a_.rank + step) % a_.world;
-      ptx::tensor_store(&a_.codes_at[rank], shared_.piece(group_, 2 * half), col_, row);
+      ptx::tensor_store(&a_.codes_at[rank], shared_.piece(group, side_), col_, row);
       if (col_ < a_.order.cols) {
         ptx::bulk_store(a_.code_scales_at[rank] + col_ / kDepth * a_.code_scale_rows + row,
-                        shared_.code_scale(group_, half), kCodeScaleBytes);
+                        shared_.code_scale(group), kCodeScaleBytes);
       }
     }
   }
@@ -193,12 +181,12 @@ class Sender {
 
   const FusedArguments& a_;
   const Shared& shared_;
-  const int group_, lane_;
+  const int side_, lane_;
   const std::uint32_t epoch_;
   Phases written_;
   bool own_ = false, alive_ = true;
   int chunk_ = 0;
-  int row_ = 0, row_in_band_ = 0, col_ = 0;  // of the group's part of the tile
+  int row_ = 0, row_in_band_ = 0, col_ = 0;  // of the tile's pieces
 };
 
 }  // namespace

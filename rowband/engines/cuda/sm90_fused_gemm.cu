@@ -1,15 +1,16 @@
 // The fused kernel: block-scale fp8 GEMM, scatter, reduce and gather in one persistent grid.
 //
-// A cluster of two blocks computes one 256 x 256 tile of the plan at a time, in the plan's order:
+// A cluster of two blocks computes one 192 x 256 tile of the plan at a time, in the plan's order:
 // bands of the peers first, the own band last. Per block:
-//   warp 8        loads: feeds a ring of stages with operands and their scales; the half of the rows
-//                 that it loads goes to both blocks (multicast inside the cluster)
-//   warps 0 to 7  two groups that multiply (multiplier_device.cuh), 128 x 128 of sums in registers
-//                 each
-//   warps 9, 10   one sender per group (sender_device.cuh)
-//   warp 11       in the first block: announces the call, awaits the peers' results
-//                 (arrivals_device.cuh); with the fp8 wire, in every block: widens what arrives,
-//                 and the multiplying warps join in when their tiles are done
+//   warps 0 to 11  three groups that multiply (multiplier_device.cuh), 64 x 128 of sums in
+//                  registers each: while one adds up a product, the others' keep the tensor cores
+//                  busy
+//   warp 12        loads: feeds a ring of stages with operands and their scales; the half of the
+//                  rows that it loads goes to both blocks (multicast inside the cluster)
+//   warps 13, 14   senders of the left and of the right pieces of the groups (sender_device.cuh)
+//   warp 15        in the first block: announces the call, awaits the peers' results
+//                  (arrivals_device.cuh); with the fp8 wire, in every block: widens what arrives,
+//                  and the multiplying warps join in when their tiles are done
 //
 // Protocol rules kept here (docs/design.md): 2, only own-band tiles wait; 3, a flag is stored with
 // release after the chunk's bulk stores have completed; 9, every wait has a deadline.
@@ -21,37 +22,55 @@
 namespace rowband::cuda {
 namespace {
 
-// Of depth block k, into a stage's scales: those of the tile's rows, then that of the columns.
-__device__ void copy_scales(const FusedArguments& a, const Shared& shared, int stage, int k,
-                            int first_row, int first_col) {
-  const int lane = threadIdx.x % 32, last = a.order.rows - 1;
-  const std::uint32_t to = shared.scales + stage * kStageScaleBytes;
-  const float* rows = a.x_scales + k * a.x_scale_block;
+// A lane's share of the scales that go with a tile's stages: of every 32nd row, and lane 0's of the
+// columns. Few instructions a stage, or the loading warp would be what the products wait for.
+class ScaleLoader {
+ public:
+  __device__ ScaleLoader(const FusedArguments& a, int first_row, int first_col) : a_(a) {
+    const int last = a.order.rows - 1, col = min(first_col, a.order.cols - 1);
 #pragma unroll
-  for (int i = lane; i < kTileRows; i += 32) {
-    ptx::copy_word(to + i * 4, rows + min(first_row + i, last) * a.x_scale_row);
+    for (int i = 0; i < kShare; ++i) {
+      rows_[i] = a.x_scales + min(first_row + 32 * i + lane(), last) * a.x_scale_row;
+    }
+    cols_ = a.w_scales + col / kDepth * a.w_scale_row;
   }
-  if (lane == 0) {
-    const int col = min(first_col, a.order.cols - 1);
-    ptx::copy_word(to + kTileRows * 4,
-                   a.w_scales + col / kDepth * a.w_scale_row + k * a.w_scale_block);
+
+  // The next depth block's, into a stage's place for them.
+  __device__ void copy_next(std::uint32_t to) {
+#pragma unroll
+    for (int i = 0; i < kShare; ++i) {
+      ptx::copy_word(to + (32 * i + lane()) * 4, rows_[i]);
+      rows_[i] += a_.x_scale_block;
+    }
+    if (lane() == 0) ptx::copy_word(to + kTileRows * 4, cols_);
+    cols_ += a_.w_scale_block;
   }
-}
+
+ private:
+  static constexpr int kShare = kTileRows / 32;
+  __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
+
+  const FusedArguments& a_;
+  const float* rows_[kShare];
+  const float* cols_;
+};
 
 // By a whole warp, whose first lane speaks to the tensor maps.
 __device__ void load_tiles(const FusedArguments& a, const Shared& shared) {
   const std::uint32_t block = ptx::block_of_cluster();
   const int depth_blocks = static_cast<int>(a.depth / kDepth);
+  const bool speaks = threadIdx.x % 32 == 0;
   Ring ring;
   int slot = 0;
-  for (DeviceTileWalk walk = first_tile(a); !walk.done(); walk.advance(clusters())) {
+  for (DeviceTileWalk walk = first_tile(a); !walk.done(); walk.advance(clusters()), ++slot) {
     const DeviceTile tile = walk.tile();
     const int rows = tile.rows.begin + static_cast<int>(block) * (kTileRows / 2);
     const int cols = tile.cols.begin + static_cast<int>(block) * kBlockCols;
+    ScaleLoader scales(a, tile.rows.begin, cols);
     for (int k = 0; k < depth_blocks; ++k) {
       ptx::barrier_wait(shared.empty + 8 * ring.stage, ring.parity ^ 1);
       const std::uint32_t full = shared.full + 8 * ring.stage;
-      if (threadIdx.x % 32 == 0) {
+      if (speaks) {
         if (k == 0) {
           ptx::store_shared(shared.tile(slot), {tile.rows.begin, cols, tile.band, tile.chunk});
         }
@@ -61,11 +80,10 @@ __device__ void load_tiles(const FusedArguments& a, const Shared& shared) {
                                    3);
         ptx::tensor_load(stage + kRowsBytes, &a.w, k * kDepth, cols, full);
       }
-      copy_scales(a, shared, ring.stage, k, tile.rows.begin, cols);
+      scales.copy_next(shared.scales + ring.stage * kStageScaleBytes);
       ptx::arrive_when_copied(full);
       ring.advance();
     }
-    ++slot;
   }
 }
 
@@ -97,10 +115,12 @@ __device__ void finish_call(const FusedArguments& a) {
   ++*a.calls;
 }
 
-// Warps can only take what others of the block gave up of the launch's 168 each (65536 / 384, in
-// eights): with more the last to ask would wait for ever.
-constexpr int kMultiplierRegisters = 232, kOtherRegisters = 40;
-static_assert(kGroups * kMultiplierRegisters + kOtherRegisters <= 3 * 168);
+// Warps can only take what others of the block gave up of the launch's 128 each (65536 / 512): with
+// more the last to ask would wait for ever.
+constexpr int kMultiplierRegisters = 152, kOtherRegisters = 56;
+static_assert(kGroups * kMultiplierRegisters + kOtherRegisters <= (kGroups + 1) * 128);
+
+constexpr int kLoader = kGroups * kGroupThreads / 32;  // this warp, then the senders
 
 template <bool fp8>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
@@ -112,12 +132,12 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
 
   // From a shuffle, so that the compiler knows it to be the same across the warp.
   const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x / 32), 0);
-  if (warp >= kGroups * 4) {
+  if (warp >= kLoader) {
     ptx::give_up_registers<kOtherRegisters>();
-    if (warp == 8) {
+    if (warp == kLoader) {
       load_tiles(a, shared);
-    } else if (warp < 11) {
-      Sender<fp8>(a, shared, warp - 9).run();
+    } else if (warp <= kLoader + kSenders) {
+      Sender<fp8>(a, shared, warp - kLoader - 1).run();
     } else {
       if (blockIdx.x == 0) announce_call(a);
       __syncwarp();
