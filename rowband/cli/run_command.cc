@@ -65,7 +65,7 @@ std::string path_text(const LayerRun& run) {
                                  : " (a scale per row and 128 columns)";
   return fmt::format(
       "fused: wire {}{}, transport {}, at most {} chunks per band, window {} per rank",
-      wire_name(o.wire), scales, transport_name(o.transport), o.chunks,
+      wire_name(o.wire), scales, transport_name(o.transport), run.layer.fused()->spec().chunks,
       bytes_text(run.layer.fused()->window_bytes()));
 }
 

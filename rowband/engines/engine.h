@@ -94,7 +94,7 @@ class EnginePlanner {
  public:
   virtual ~EnginePlanner() = default;
 
-  // Fills in the tile shape and the default transport that this engine measured best.
+  // Fills in the tile shape that this engine measured best.
   virtual PlanSpec with_tiles(PlanSpec spec) const = 0;
 
   // "" or why this engine does not serve this spec, which can be planned.
@@ -105,6 +105,9 @@ class EnginePlanner {
 
   // Tiles that a rank works on at one time; 0 where that is not fixed.
   virtual int tiles_at_once() const = 0;
+
+  // Chunks per band that were measured best, where the caller does not say.
+  virtual int best_chunks(Transport transport) const = 0;
 };
 
 class Engine : public EnginePlanner {
@@ -117,6 +120,7 @@ class Engine : public EnginePlanner {
     return planner_->window_bytes(spec);
   }
   int tiles_at_once() const final { return planner_->tiles_at_once(); }
+  int best_chunks(Transport transport) const final { return planner_->best_chunks(transport); }
 
   virtual std::string_view name() const = 0;    // "host", "cuda"
   virtual std::string description() const = 0;  // kernel and threads, for logs and reports

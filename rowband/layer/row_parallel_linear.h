@@ -23,8 +23,8 @@ struct LayerOptions {
   Wire wire = Wire::kBf16;
   Transport transport = Transport::kDirect;
   GatherScale gather_scale = GatherScale::kPerRowBlock;
-  int chunks = 4;
-  int slots = 2;  // of either path
+  std::optional<int> chunks;  // unset: what measured best on the engine
+  int slots = 2;              // of either path
   std::chrono::nanoseconds deadline = kDefaultDeadline;
   ScaleFormat activation_scales = ScaleFormat::kFp32;
   bool debug_check = false;  // run both paths on every call and log how they differ

@@ -29,6 +29,7 @@ std::vector<NamedValue> agreed_values(const Engine& engine, const PlanSpec& s,
           {"slots", std::to_string(s.slots)},
           {"tile rows", fmt::format("{}..{}", s.min_tile_rows, s.tile_rows)},
           {"tile columns", std::to_string(s.tile_cols)},
+          {"workers", std::to_string(s.cost.workers)},
           {"deadline", seconds(o.deadline)},
           {"self-test", o.self_test ? "on" : "off"}};
 }
@@ -52,15 +53,16 @@ bool overlap(const void* a, std::int64_t a_bytes, const void* b, std::int64_t b_
 
 PlanSpec GemmAllReduce::plan_spec(const EnginePlanner& planner, const GemmAllReduceOptions& options,
                                   int world) {
-  return planner.with_tiles({.max_rows = options.max_rows,
-                             .cols = options.cols,
-                             .depth = options.depth,
-                             .world = world,
-                             .wire = options.wire,
-                             .transport = options.transport,
-                             .gather_scale = options.gather_scale,
-                             .chunks = options.chunks,
-                             .slots = options.slots});
+  return planner.with_tiles(
+      {.max_rows = options.max_rows,
+       .cols = options.cols,
+       .depth = options.depth,
+       .world = world,
+       .wire = options.wire,
+       .transport = options.transport,
+       .gather_scale = options.gather_scale,
+       .chunks = options.chunks.value_or(planner.best_chunks(options.transport)),
+       .slots = options.slots});
 }
 
 std::int64_t GemmAllReduce::window_bytes(const EnginePlanner& planner,

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "rowband/comm/communicator.h"
@@ -22,8 +23,8 @@ struct GemmAllReduceOptions {
   Wire wire = Wire::kBf16;
   Transport transport = Transport::kDirect;
   GatherScale gather_scale = GatherScale::kPerRowBlock;
-  int chunks = 4;  // per band at most
-  int slots = 2;   // a result stays untouched through the next slots - 1 calls
+  std::optional<int> chunks;  // per band at most; unset: what measured best on the engine
+  int slots = 2;              // a result stays untouched through the next slots - 1 calls
   std::chrono::nanoseconds deadline = kDefaultDeadline;  // of every wait, construction's too
   bool self_test = true;                                 // at construction
   std::shared_ptr<const FaultHooks> faults;              // tests only

@@ -80,12 +80,11 @@ std::string why_not_expressible(const PlanSpec& s) {
   if (s.slots < 1 || s.slots > kMaxSlots) {
     return fmt::format("slots={} is not in 1..{}", s.slots, kMaxSlots);
   }
-  if (s.min_tile_rows < 1 || s.tile_rows % s.min_tile_rows != 0 ||
-      !power_of_two(s.tile_rows / s.min_tile_rows)) {
-    return fmt::format(
-        "tile_rows={} and min_tile_rows={}: the second must be the first, halved any number of "
-        "times",
-        s.tile_rows, s.min_tile_rows);
+  if (s.min_tile_rows < 1 || s.tile_rows < 1 || s.tile_rows % s.min_tile_rows != 0 ||
+      (s.cost.workers == 0 && !power_of_two(s.tile_rows / s.min_tile_rows))) {
+    return fmt::format("tile_rows={} and min_tile_rows={}: the first must be the second{}",
+                       s.tile_rows, s.min_tile_rows,
+                       s.cost.workers == 0 ? ", doubled any number of times" : "'s multiple");
   }
   if (s.tile_cols < kScaleBlock || s.tile_cols % kScaleBlock != 0) {
     return fmt::format("tile_cols={}: must be a positive multiple of {}", s.tile_cols, kScaleBlock);
@@ -117,10 +116,10 @@ WindowLayout plan_window(const PlanSpec& spec, std::int64_t control_bytes) {
   WindowLayout layout;
   layout.world = spec.world;
   layout.cols = spec.cols;
-  // The tallest tiles bound the band of every smaller height: the least multiple of tile_rows that
-  // is
-  // >= M / W is also a multiple of each of its halves.
-  layout.band_rows = ceil_div(ceil_div(spec.max_rows, spec.tile_rows), spec.world) * spec.tile_rows;
+  for (const std::int64_t height : tile_heights(spec)) {
+    layout.band_rows =
+        std::max(layout.band_rows, ceil_div(ceil_div(spec.max_rows, height), spec.world) * height);
+  }
   layout.band_rows = std::min(layout.band_rows, spec.max_rows);
   layout.scales_per_row = spec.gather_scale == GatherScale::kPerRow ? 1 : scale_blocks(spec.cols);
   // Whole boxes of rows, so that a tile's scales leave in one piece even from a short tile.
@@ -147,10 +146,42 @@ WindowLayout plan_window(const PlanSpec& spec, std::int64_t control_bytes) {
   return layout;
 }
 
+std::vector<std::int64_t> tile_heights(const PlanSpec& spec) {
+  std::vector<std::int64_t> heights;
+  const bool all = spec.cost.workers > 0;
+  for (std::int64_t height = spec.tile_rows; height >= spec.min_tile_rows;
+       height = all ? height - spec.min_tile_rows : height / 2) {
+    heights.push_back(height);
+  }
+  return heights;
+}
+
+double expected_us(const PlanSpec& spec, std::int64_t rows, std::int64_t tile_rows) {
+  const TileCost& cost = spec.cost;
+  const auto blocks = static_cast<double>(scale_blocks(spec.depth));
+  const double tile =
+      cost.tile_us +
+      blocks * std::max(cost.block_us, cost.row_block_us * static_cast<double>(tile_rows));
+  const std::int64_t tiles = ceil_div(rows, tile_rows) * ceil_div(spec.cols, spec.tile_cols);
+  const double products = tile * static_cast<double>(ceil_div(tiles, cost.workers));
+  if (spec.world == 1) return products;
+  // A rank sends its part of every other band, and its own band to every other rank.
+  const double sent = 2.0 * (spec.world - 1) / spec.world;
+  const double link =
+      sent * static_cast<double>(rows * spec.cols * kBf16Bytes) / cost.link_bytes_per_us;
+  return tile + std::max(products, link) + cost.interference * std::min(products, link);
+}
+
 std::int64_t pick_tile_rows(const PlanSpec& spec, std::int64_t rows) {
-  std::int64_t height = spec.tile_rows;
-  while (height > spec.min_tile_rows && ceil_div(rows, height) < spec.world) height /= 2;
-  return height;
+  const std::vector<std::int64_t> heights = tile_heights(spec);
+  if (spec.cost.workers > 0) {
+    return *std::min_element(heights.begin(), heights.end(), [&](auto a, auto b) {
+      return expected_us(spec, rows, a) < expected_us(spec, rows, b);
+    });
+  }
+  const auto enough = [&](std::int64_t height) { return ceil_div(rows, height) >= spec.world; };
+  const auto found = std::find_if(heights.begin(), heights.end(), enough);
+  return found != heights.end() ? *found : heights.back();
 }
 
 CallPlan::CallPlan(const PlanSpec& spec, std::int64_t rows) : spec_(spec) {

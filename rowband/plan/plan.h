@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "rowband/plan/tile_order.h"
 
@@ -27,6 +28,17 @@ Wire parse_wire(std::string_view text);
 Transport parse_transport(std::string_view text);
 GatherScale parse_gather_scale(std::string_view text);
 
+// What a call is expected to take, for an engine whose workers compute a tile each at a time:
+// measured on its hardware, and only as good as choosing between tile heights needs.
+struct TileCost {
+  int workers = 0;               // of a rank; 0: no such engine
+  double tile_us = 0;            // of a tile, whatever its height and depth
+  double block_us = 0;           // of a tile's depth block, at the least
+  double row_block_us = 0;       // of a row's depth block
+  double link_bytes_per_us = 1;  // that leave a rank
+  double interference = 0;       // what of the shorter of products and transfers is not hidden
+};
+
 // What is fixed when an op is made; equal on all ranks.
 struct PlanSpec {
   std::int64_t max_rows = 0;  // capacity: a call has 0 <= M <= max_rows
@@ -38,9 +50,11 @@ struct PlanSpec {
   GatherScale gather_scale = GatherScale::kPerRowBlock;
   int chunks = 4;  // per band at most; a band with fewer tile rows has fewer chunks
   int slots = 2;   // output slots: a result stays untouched through the next slots - 1 calls
-  // Tile heights a call may use: tile_rows, halved until min_tile_rows.
+  // Tile heights a call may use: tile_rows, halved until min_tile_rows; where the cost is known,
+  // all multiples of min_tile_rows up to tile_rows.
   std::int64_t tile_rows = 256;
   std::int64_t min_tile_rows = 32;
+  TileCost cost = {};
   std::int64_t tile_cols = 256;
   // fp8 wire: scales lie [block][row] in the window, so that a tile's are neighbours; else
   // [row][block].
@@ -120,8 +134,16 @@ class CallPlan {
   TileOrder order_;
 };
 
-// The largest height that still gives every rank a tile row, else the smallest: tall tiles reuse
-// the weights, but a band of its own for every rank spreads the reduce and the gather.
+// The heights that calls of this spec may use, tallest first.
+std::vector<std::int64_t> tile_heights(const PlanSpec& spec);
+
+// Where the cost is known: the first tile, while which nothing travels, then the products or the
+// transfers, whichever take longer, and what of the others is not hidden.
+double expected_us(const PlanSpec& spec, std::int64_t rows, std::int64_t tile_rows);
+
+// Where the cost is known, the height of least expected time, of equals the tallest. Else the
+// largest height that still gives every rank a tile row, or the smallest: tall tiles reuse the
+// weights, but a band of its own for every rank spreads the reduce and the gather.
 std::int64_t pick_tile_rows(const PlanSpec& spec, std::int64_t rows);
 
 }  // namespace rowband

@@ -1,4 +1,5 @@
-// The peers' side of a call: its announcement, the wait for their results, the fp8 wire's widening.
+// The peers' side of a call: its announcement, what the copy engine brought them, the wait for
+// their results, the fp8 wire's widening.
 #pragma once
 
 #include "rowband/engines/cuda/protocol_device.cuh"
@@ -34,6 +35,24 @@ __device__ void announce_call(const FusedArguments& a) {
   if (rows != a.order.rows) {
     fail_call(a, {Status::kDisagreement, static_cast<std::uint32_t>(a.rank), kStartLeg,
                   static_cast<std::uint32_t>(peer), 0, 0, rows});
+  }
+}
+
+// copy_engine, by one warp: lane p tells peer p of each chunk that has been copied there. The copy
+// engine itself would take longer over four bytes than over a megabyte.
+__device__ void pass_on_copies(const FusedArguments& a) {
+  const int peer = threadIdx.x % 32;
+  if (a.drop_transfers || peer >= a.world || peer == a.rank) return;
+  const std::uint32_t epoch = epoch_of(*a.calls + 1);
+  for (const std::uint32_t leg : {kScatterLeg, kGatherLeg}) {
+    const int chunks = a.order.chunk_count(leg == kScatterLeg ? peer : a.rank);
+    std::uint32_t* flags = (leg == kScatterLeg ? a.scatter_flags_at : a.gather_flags_at)[peer];
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      std::uint32_t* copied = a.copied[leg][peer] + chunk;
+      if (!await(a, copied, 1, leg, peer, chunk)) return;
+      *copied = 0;
+      ptx::store_release_system(flags + chunk, epoch);
+    }
   }
 }
 
@@ -127,8 +146,8 @@ class Widener {
 #pragma unroll
       for (int i = 0; i < kRows; ++i, out += a_.order.cols) {
         if (i < rows) {
-          reinterpret_cast<uint4*>(out)[0] = widen(codes[i].x, codes[i].y, scales[i]);
-          reinterpret_cast<uint4*>(out)[1] = widen(codes[i].z, codes[i].w, scales[i]);
+          ptx::store_global(out, widen(codes[i].x, codes[i].y, scales[i]));
+          ptx::store_global(out + 8, widen(codes[i].z, codes[i].w, scales[i]));
         }
       }
     }

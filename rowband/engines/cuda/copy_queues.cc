@@ -49,15 +49,15 @@ void wait_value(cudaStream_t stream, const std::uint32_t* word, std::uint32_t va
 
 void write_value(cudaStream_t stream, std::uint32_t* word, std::uint32_t value) {
   check_driver(write_function()(stream, address(word), value, CU_STREAM_WRITE_VALUE_DEFAULT),
-               "queueing the reset of a chunk's flag");
+               "queueing a word on a chunk");
 }
 
 }  // namespace
 
-CopyQueues::CopyQueues(int peers) : begun_(make_event()) {
+CopyQueues::CopyQueues(int count) : begun_(make_event()) {
   wait_function();
   write_function();
-  for (int i = 0; i < peers; ++i) {
+  for (int i = 0; i < count; ++i) {
     queues_.push_back(make_stream());
     done_.push_back(make_event());
   }
@@ -74,17 +74,9 @@ void CopyQueues::send(int queue, const ChunkCopy& chunk) {
   const cudaStream_t stream = queues_[static_cast<std::size_t>(queue)].get();
   wait_value(stream, chunk.ready, 1);
   write_value(stream, chunk.ready, 0);
-  for (const CopyBlock& block : chunk.blocks) {
-    const cudaError_t result =
-        block.rows == 1
-            ? cudaMemcpyAsync(block.to, block.from, block.bytes, cudaMemcpyDefault, stream)
-            : cudaMemcpy2DAsync(block.to, block.pitch, block.from, block.pitch, block.bytes,
-                                block.rows, cudaMemcpyDefault, stream);
-    check(result, "queueing the copy of a chunk");
-  }
-  check(cudaMemcpyAsync(chunk.flag_at_peer, chunk.epoch, sizeof(std::uint32_t), cudaMemcpyDefault,
-                        stream),
-        "queueing the signal of a chunk");
+  check(cudaMemcpyAsync(chunk.to, chunk.from, chunk.bytes, cudaMemcpyDefault, stream),
+        "queueing the copy of a chunk");
+  write_value(stream, chunk.copied, 1);
 }
 
 void CopyQueues::join(cudaStream_t caller) {

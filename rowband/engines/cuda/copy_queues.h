@@ -1,6 +1,5 @@
-// The copy_engine transport: one queue per peer, in which each chunk waits for the kernel's local
-// flag, travels to the peer by the GPU's copy engine, and is followed by the call's epoch, four
-// bytes into the peer's flag.
+// The copy_engine transport: queues in which each chunk waits for the kernel's local flag, travels
+// to the peer by the GPU's copy engine, and is reported to the kernel, which tells the peer.
 #pragma once
 
 #include <cuda.h>
@@ -14,20 +13,12 @@
 
 namespace rowband::cuda {
 
-// `rows` rows of `bytes`, `pitch` bytes apart at both ends; one row may have any pitch.
-struct CopyBlock {
+struct ChunkCopy {
+  std::uint32_t* ready;  // local: the kernel sets 1, the queue resets it
   void* to;
   const void* from;
   std::size_t bytes;
-  std::size_t rows = 1;
-  std::size_t pitch = 0;
-};
-
-struct ChunkCopy {
-  std::uint32_t* ready;  // local: the kernel sets 1, the queue resets it
-  std::vector<CopyBlock> blocks;
-  const std::uint32_t* epoch;   // local
-  std::uint32_t* flag_at_peer;  // gets the epoch once the blocks have arrived
+  std::uint32_t* copied;  // local: set to 1 once the bytes have arrived, reset by the kernel
 };
 
 // Not thread-safe: calls of one rank, in order. Everything is queued, nothing waits on the host,
@@ -35,7 +26,7 @@ struct ChunkCopy {
 class CopyQueues {
  public:
   // On the current device. Throws Error(kUnavailable) where the driver has no stream waits.
-  explicit CopyQueues(int peers);
+  explicit CopyQueues(int count);
 
   // Before the kernel is launched on `caller`: the queues come after what the stream holds.
   void fork(cudaStream_t caller);

@@ -17,10 +17,15 @@ namespace {
 constexpr std::chrono::nanoseconds kLongestProof = std::chrono::seconds(3);
 constexpr int kEmptyCalls = 4;
 
+// One chunk's wait and word pass while the other's bytes travel.
+constexpr int kQueuesPerPeer = 2;
+
 // Of a traced call: two a tile, and for a chunk its way, its arrival and each cluster's widening.
 std::uint32_t most_events(const PlanSpec& spec, int clusters) {
-  const CallPlan plan(spec, spec.max_rows);
-  return static_cast<std::uint32_t>(2 * plan.tiles() + spec.world * spec.chunks * (2 + clusters));
+  const auto parts = [](std::int64_t all, std::int64_t one) { return (all + one - 1) / one; };
+  const std::int64_t tiles =
+      parts(spec.max_rows, spec.min_tile_rows) * parts(spec.cols, spec.tile_cols);
+  return static_cast<std::uint32_t>(2 * tiles + spec.world * spec.chunks * (2 + clusters));
 }
 
 }  // namespace
@@ -48,7 +53,7 @@ CudaFused::CudaFused(Communicator& comm, const PlanSpec& spec, const FusedOption
     load_clock_exchange();
     timeline_ = std::make_unique<DeviceTimeline>(most_events(spec, clusters));
     if (spec.transport == Transport::kCopyEngine && spec.world > 1) {
-      copies_ = std::make_unique<CopyQueues>(spec.world - 1);
+      copies_ = std::make_unique<CopyQueues>(kQueuesPerPeer * (spec.world - 1));
     }
     if (options.faults) {
       calls_ = options.faults->first_call - 1;
@@ -238,53 +243,35 @@ void CudaFused::follow_last_call(cudaStream_t stream) {
   last_stream_ = stream;
 }
 
-CopyBlock CudaFused::window_copy(int peer, std::int64_t from, std::int64_t to,
-                                 std::int64_t bytes) const {
-  return {part(peer) + to, part(rank_) + from, static_cast<std::size_t>(bytes)};
-}
-
-std::vector<CopyBlock> CudaFused::gather_blocks(int peer, Range rows) const {
-  const auto same_place = [&](std::int64_t begin, std::int64_t bytes) {
-    return window_copy(peer, begin, begin, bytes);
-  };
-  constexpr std::int64_t kBf16Bytes = sizeof(Bf16), kScaleBytes = sizeof(float);
-  if (spec_.wire == Wire::kBf16) {
-    const std::int64_t row_bytes = spec_.cols * kBf16Bytes;
-    return {same_place(output_slot() + rows.begin * row_bytes, rows.size() * row_bytes)};
-  }
-  CopyBlock scales =
-      same_place(layout_.gather_scales + rows.begin * kScaleBytes, rows.size() * kScaleBytes);
-  scales.rows = static_cast<std::size_t>(layout_.scales_per_row);
-  scales.pitch = static_cast<std::size_t>(layout_.scale_block_stride * kScaleBytes);
-  return {same_place(layout_.gather_codes + rows.begin * spec_.cols, rows.size() * spec_.cols),
-          scales};
-}
-
 // In the order in which the kernel finishes, and all partials before any result: queues that share
 // a hardware queue go on in the order of posting, and no partial may wait behind a result, which
 // waits for the peers' partials.
 void CudaFused::queue_copies(const FusedArguments& a, const CallPlan& plan) {
   if (a.drop_transfers) return;
-  const std::int64_t row_bytes = spec_.cols * static_cast<std::int64_t>(sizeof(Bf16));
-  const auto peer_of = [&](int queue) { return (rank_ + 1 + queue) % spec_.world; };
-  for (int queue = 0; queue < spec_.world - 1; ++queue) {
-    const int peer = peer_of(queue);
+  const std::int64_t partial_bytes = spec_.cols * static_cast<std::int64_t>(sizeof(Bf16));
+  const bool codes = spec_.wire == Wire::kFp8;
+  const std::int64_t results = codes ? layout_.gather_codes : output_slot();
+  const std::int64_t result_bytes = codes ? spec_.cols : partial_bytes;
+  const auto send = [&](int leg, int peer, int chunk, std::int64_t from, std::int64_t to,
+                        std::int64_t bytes) {
+    const int queue = kQueuesPerPeer * peer_slot(rank_, peer, spec_.world) + chunk % kQueuesPerPeer;
+    copies_->send(queue, {a.ready[leg][peer] + chunk, part(peer) + to, part(rank_) + from,
+                          static_cast<std::size_t>(bytes), a.copied[leg][peer] + chunk});
+  };
+  for (int step = 1; step < spec_.world; ++step) {
+    const int peer = (rank_ + step) % spec_.world;
     for (int chunk = 0; chunk < plan.chunks(peer); ++chunk) {
       const Range rows = plan.chunk(peer, chunk);
       const std::int64_t first = rows.begin - plan.band(peer).begin;
-      copies_->send(
-          queue, {a.ready[0][peer] + chunk,
-                  {window_copy(peer, layout_.staging_row(rank_, peer, first),
-                               layout_.received_row(peer, rank_, first), rows.size() * row_bytes)},
-                  a.epoch,
-                  a.scatter_flags_at[peer] + chunk});
+      send(0, peer, chunk, layout_.staging_row(rank_, peer, first),
+           layout_.received_row(peer, rank_, first), rows.size() * partial_bytes);
     }
   }
   for (int chunk = 0; chunk < plan.chunks(rank_); ++chunk) {
-    for (int queue = 0; queue < spec_.world - 1; ++queue) {
-      const int peer = peer_of(queue);
-      copies_->send(queue, {a.ready[1][peer] + chunk, gather_blocks(peer, plan.chunk(rank_, chunk)),
-                            a.epoch, a.gather_flags_at[peer] + chunk});
+    const Range rows = plan.chunk(rank_, chunk);
+    const std::int64_t at = results + rows.begin * result_bytes;
+    for (int step = 1; step < spec_.world; ++step) {
+      send(1, (rank_ + step) % spec_.world, chunk, at, at, rows.size() * result_bytes);
     }
   }
 }

@@ -49,8 +49,6 @@ class CudaFused final : public FusedExecutor {
   Status* failure(int at_rank, int from) const;
   void queue_call(const FusedCall& call, cudaStream_t stream);
   void queue_copies(const FusedArguments& a, const CallPlan& plan);
-  CopyBlock window_copy(int peer, std::int64_t from, std::int64_t to, std::int64_t bytes) const;
-  std::vector<CopyBlock> gather_blocks(int peer, Range rows) const;
 
   const PlanSpec spec_;
   const FusedOptions options_;

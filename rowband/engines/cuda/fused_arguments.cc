@@ -13,11 +13,9 @@ struct Counters {
   std::uint64_t calls;
   std::uint32_t blocks_done;
   std::uint32_t widened;
-  std::uint32_t epoch;
-  std::uint32_t unused;
   Status status;
-  // Then chunk_begin[world][chunks] of 8 bytes, chunk_done[world][chunks] and
-  // ready[legs][world][chunks] of 4.
+  // Then chunk_begin[world][chunks] of 8 bytes, chunk_done[world][chunks], and of ready and copied
+  // each [legs][world][chunks], of 4.
 };
 
 }  // namespace
@@ -33,7 +31,7 @@ std::int64_t control_bytes(int world, int chunks) {
 }
 
 std::size_t counters_bytes(int world, int chunks) {
-  return sizeof(Counters) + (8 + 4 + 4 * kLegs) * static_cast<std::size_t>(world * chunks);
+  return sizeof(Counters) + (8 + 4 + 2 * 4 * kLegs) * static_cast<std::size_t>(world * chunks);
 }
 
 void point_to_counters(FusedArguments& a, void* counters) {
@@ -44,9 +42,9 @@ void point_to_counters(FusedArguments& a, void* counters) {
   for (int leg = 0; leg < kLegs; ++leg) {
     for (int peer = 0; peer < a.world; ++peer) {
       a.ready[leg][peer] = a.chunk_done + all + (leg * a.world + peer) * a.order.chunks;
+      a.copied[leg][peer] = a.ready[leg][peer] + kLegs * all;
     }
   }
-  a.epoch = &first->epoch;
   a.blocks_done = &first->blocks_done;
   a.widened = &first->widened;
   a.calls = &first->calls;
@@ -78,7 +76,8 @@ FusedArguments call_arguments(const FusedCall& call, const CallPlan& plan, int r
   FusedArguments a{};
   const TileOrder& order = plan.order();
   if (order.rows > 0) {
-    a.x = map_e4m3(call.x.codes, order.rows, call.x.depth, call.x.row_stride, kTileRows / 2);
+    a.x = map_e4m3(call.x.codes, order.rows, call.x.depth, call.x.row_stride,
+                   static_cast<int>(order.tile_rows / 2));
     a.w = map_e4m3(call.w.codes, order.cols, call.w.depth, call.w.row_stride, kBlockCols);
   }
   a.x_scales = call.x.scales;

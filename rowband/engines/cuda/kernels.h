@@ -12,8 +12,10 @@
 namespace rowband::cuda {
 
 inline constexpr int kMaxWorld = 8;
-inline constexpr int kTileRows = 192;
-inline constexpr int kTileCols = 256;  // of a cluster: two blocks of 128
+inline constexpr int kGroupRows = 64;                   // of a tile, to each multiplying group
+inline constexpr int kGroups = 3;                       // at most at work
+inline constexpr int kTileRows = kGroups * kGroupRows;  // at most
+inline constexpr int kTileCols = 256;                   // of a cluster: two blocks of 128
 inline constexpr int kBlockCols = 128;
 inline constexpr int kPieceRows = 64;  // of a piece that leaves shared memory in one bulk store
 inline constexpr int kDepth = 128;     // of a pipeline stage, and of a scale block
@@ -97,10 +99,10 @@ struct FusedArguments {
   std::int64_t code_scale_rows;
   Bf16* output;  // [rows, cols]
 
-  // Copy engine: local flags, [chunks] by leg and peer, that the copy queues wait for and reset,
-  // and the word that they copy to the peer's flag.
+  // Copy engine: local flags, [chunks] by leg and peer. The copy queues wait for `ready`, reset it,
+  // copy, and set `copied`, which the kernel resets and passes on to the peer's flag.
   std::uint32_t* ready[2][kMaxWorld];
-  std::uint32_t* epoch;
+  std::uint32_t* copied[2][kMaxWorld];
 
   DeviceEvent* events;  // null: nothing is recorded
   std::uint32_t* event_count;
@@ -115,7 +117,7 @@ struct FusedArguments {
   Status* host_status;         // the same for the host, mapped
   std::uint64_t deadline_ns;
 
-  DeviceTileOrder order;  // tiles of kTileRows x kTileCols
+  DeviceTileOrder order;  // tiles of 1 to kGroups times kGroupRows by kTileCols
   std::int64_t depth;
   std::int32_t rank, world;
   bool fp8_wire;

@@ -31,7 +31,7 @@ class Multiplier {
     for (int i = 0; i < tiles; ++i) {
       multiply();
       record_work(DeviceEvent::kMultiply, i);
-      hand_over_tile(ptx::load_shared(shared_.tile(i)));
+      hand_over_tile(tile(i));
       record_work(DeviceEvent::kHandOver, i);
       if (i + 1 < tiles) await_stage();
     }
@@ -44,9 +44,16 @@ class Multiplier {
     const std::uint64_t end = ptx::clock_ns(), begin = ptx::load_shared_word(shared_.last_event);
     ptx::store_shared_word(shared_.last_event, end);
     if (kind == DeviceEvent::kStart) return;
-    const int4 tile = ptx::load_shared(shared_.tile(index));
+    const int4 tile = this->tile(index);
     record(a_,
            {begin, end, kind, static_cast<int>(blockIdx.x / 2), tile.z, tile.w, tile.x, tile.y});
+  }
+
+  // The index-th tile of this block: first row and column, band, chunk.
+  __device__ __forceinline__ int4 tile(int index) const {
+    const uint4 v = ptx::load_shared(shared_.tile(index));
+    return {static_cast<int>(v.x), static_cast<int>(v.y), static_cast<int>(v.z),
+            static_cast<int>(v.w)};
   }
 
   __device__ __forceinline__ void hand_over_tile(const int4& tile) {
@@ -226,19 +233,34 @@ class Multiplier {
     for (int side = 0; side < kSenders; ++side) {
       reduce_side(side, col + side * kPieceCols + lane_ % 4 * 2);
     }
-    float scale[2];  // of the thread's row and the one 8 below
-#pragma unroll
-    for (int below = 0; below < 2; ++below) {
-      float amax = 0;
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        const float magnitude = fabsf(sums_[4 * (i / 2) + 2 * below + i % 2]);
-        if (magnitude > amax) amax = magnitude;  // false for NaN
-      }
-      amax = fmaxf(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, 1));
-      amax = fmaxf(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, 2));
-      scale[below] = block_scale(amax, false);
+    // Of the thread's row and the one 8 below.
+    const float amax[2] = {largest<true>(0), largest<true>(1)};
+    if (__all_sync(0xFFFFFFFFu, is_ordinary(amax[0]) && is_ordinary(amax[1]))) {
+      encode<true>(amax[0], amax[1], row, col);
+    } else {
+      encode<false>(largest<false>(0), largest<false>(1), row, col);
     }
+  }
+
+  // The largest magnitude of the thread's upper (0) or lower (1) row; a NaN counts as such, or not.
+  template <bool with_nan>
+  __device__ __forceinline__ float largest(int below) const {
+    float amax = 0;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      amax = larger<with_nan>(amax, fabsf(sums_[4 * (i / 2) + 2 * below + i % 2]));
+    }
+    amax = larger<with_nan>(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, 1));
+    return larger<with_nan>(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, 2));
+  }
+  template <bool with_nan>
+  __device__ static __forceinline__ float larger(float a, float b) {
+    return with_nan ? ptx::max_or_nan(a, b) : fmaxf(a, b);
+  }
+
+  template <bool ordinary>
+  __device__ __forceinline__ void encode(float upper_amax, float lower_amax, int row, int col) {
+    const float scale[2] = {block_scale(upper_amax, false), block_scale(lower_amax, false)};
     const Division by[2] = {Division(scale[0]), Division(scale[1])};
 #pragma unroll
     for (int side = 0; side < kSenders; ++side) {
@@ -252,7 +274,8 @@ class Multiplier {
 #pragma unroll
           for (int j = 0; j < 2; ++j) {
             const float* pair = sums_ + 4 * (side * 8 + i + j) + 2 * below;
-            const std::uint32_t two = e4m3_codes(pair[0], pair[1], by[below]);
+            const std::uint32_t two = ordinary ? ordinary_codes(pair[0], pair[1], by[below])
+                                               : e4m3_codes(pair[0], pair[1], by[below]);
             widened.pairs[i + j][below] = widen_codes(two, scale[below]);
             codes[below] |= two << (16 * j);
           }
@@ -295,8 +318,9 @@ class Multiplier {
       const std::uint32_t from =
           shared_.piece(group_, 1) + (warp_ * 16 + i) * 128 + (unit ^ (i % 8)) * 16;
       if (row + i < a_.order.rows && col + unit * 8 < a_.order.cols) {
-        *reinterpret_cast<int4*>(a_.output + static_cast<std::int64_t>(row + i) * a_.order.cols +
-                                 col + unit * 8) = ptx::load_shared(from);
+        ptx::store_global(
+            a_.output + static_cast<std::int64_t>(row + i) * a_.order.cols + col + unit * 8,
+            ptx::load_shared(from));
       }
     }
   }

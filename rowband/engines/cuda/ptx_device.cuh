@@ -219,8 +219,8 @@ __device__ __forceinline__ void store_shared(std::uint32_t to, int4 v) {
                : "memory");
 }
 
-__device__ __forceinline__ int4 load_shared(std::uint32_t from) {
-  int4 v;
+__device__ __forceinline__ uint4 load_shared(std::uint32_t from) {
+  uint4 v;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(from)
@@ -256,6 +256,13 @@ __device__ __forceinline__ void store_shared_float(std::uint32_t to, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(v) : "memory");
 }
 
+// 16 bytes in one access, which the compiler at times makes four of.
+__device__ __forceinline__ void store_global(void* to, uint4 v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
+               : "memory");
+}
+
 // Past the first-level cache, which does not see what other GPUs write.
 __device__ __forceinline__ uint4 load_past_first_level(const void* p) {
   uint4 v;
@@ -279,6 +286,13 @@ __device__ __forceinline__ std::uint32_t load_acquire_system(const std::uint32_t
 
 __device__ __forceinline__ void store_release_system(std::uint32_t* p, std::uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+}
+
+// NaN if either is.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
 }
 
 __device__ __forceinline__ std::uint64_t clock_ns() {

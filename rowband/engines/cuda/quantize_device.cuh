@@ -36,6 +36,12 @@ class Division {
     return isnan(left) ? quotient : __fmaf_rn(left, reciprocal_, quotient);  // NaN from infinity
   }
 
+  // The same for finite x and a divisor that needs no scaling.
+  __device__ __forceinline__ float of_ordinary(float x) const {
+    const float quotient = __fmul_rn(x, reciprocal_);
+    return __fmaf_rn(__fmaf_rn(-quotient, divisor_, x), reciprocal_, quotient);
+  }
+
  private:
   float boost_, divisor_, reciprocal_;
 };
@@ -50,7 +56,19 @@ __device__ __forceinline__ float block_scale(float amax, bool ue8m0) {
   return __uint_as_float(up < 0x7F000000u ? up : 0x7F000000u);
 }
 
-// The codes of two values, the first in the low byte.
+// Whether Division::of_ordinary serves a block with this largest magnitude, NaN included.
+__device__ __forceinline__ bool is_ordinary(float amax) {
+  return amax == 0.0f || (amax >= 0x1p-40f && amax <= 0x1p100f);
+}
+
+// The codes of two values of an ordinary block, the first in the low byte.
+__device__ __forceinline__ std::uint32_t ordinary_codes(float first, float second,
+                                                        const Division& by) {
+  return __nv_cvt_float2_to_fp8x2({by.of_ordinary(first), by.of_ordinary(second)}, __NV_SATFINITE,
+                                  __NV_E4M3);
+}
+
+// The codes of any two values, the first in the low byte.
 __device__ __forceinline__ std::uint32_t e4m3_codes(float first, float second, const Division& by) {
   const std::uint32_t codes =
       __nv_cvt_float2_to_fp8x2({by(first), by(second)}, __NV_SATFINITE, __NV_E4M3);

@@ -12,10 +12,6 @@ namespace {
 __device__ void signal_chunk(const FusedArguments& a, const DeviceTile& tile, std::uint32_t epoch) {
   if (a.drop_transfers || failed(a)) return;  // what a failed call made is no result
   const bool own = tile.band == a.rank;
-  if (a.copy_engine) {
-    *reinterpret_cast<volatile std::uint32_t*>(a.epoch) = epoch;
-    __threadfence_system();
-  }
   for (int step = 1; step < a.world; ++step) {
     const int peer = (a.rank + step) % a.world;
     if (!own && peer != tile.band) continue;
@@ -90,8 +86,8 @@ class Sender {
     chunk_ = tile.chunk;
     alive_ = !failed(a_);
     hesitate();
-    for (int group = 0; group < kGroups; ++group) make_ready(group);
-    for (int group = 0; group < kGroups; ++group) {
+    for (int group = 0; group < groups(a_); ++group) make_ready(group);
+    for (int group = 0; group < groups(a_); ++group) {
       if (own_ && a_.world > 1) bring_other_partials(group);
       await_written(group);
       if (!(fp8 && own_)) {
@@ -147,12 +143,16 @@ class Sender {
   __device__ void send_codes(int group) {
     const int row = row_ + group * kGroupRows;
     if (row >= a_.order.rows) return;
-    // For the copy engine to the own window, from where its queues take them.
-    const int first = a_.copy_engine ? 0 : 1;
-    for (int step = first; step < places(); ++step) {
+    if (a_.copy_engine) {  // its queues take the codes from the own window
+      ptx::tensor_store(&a_.codes_at[a_.rank], shared_.piece(group, side_), col_, row);
+    }
+    if (!moves_bytes()) return;
+    for (int step = 1; step < a_.world; ++step) {
       const int rank = (a_.rank + step) % a_.world;
-      ptx::tensor_store(&a_.codes_at[rank], shared_.piece(group, side_), col_, row);
-      if (col_ < a_.order.cols) {
+      if (!a_.copy_engine) {
+        ptx::tensor_store(&a_.codes_at[rank], shared_.piece(group, side_), col_, row);
+      }
+      if (col_ < a_.order.cols) {  // small, and not side by side: no work for the copy engine
         ptx::bulk_store(a_.code_scales_at[rank] + col_ / kDepth * a_.code_scale_rows + row,
                         shared_.code_scale(group), kCodeScaleBytes);
       }

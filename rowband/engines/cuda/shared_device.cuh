@@ -16,8 +16,6 @@ constexpr int kStageBytes = kRowsBytes + kColsBytes;
 constexpr int kStageScales = kTileRows + 1;  // of the rows, then that of all the block's columns
 constexpr int kStageScaleBytes = (kStageScales * 4 + 15) / 16 * 16;
 
-constexpr int kGroups = 3;  // that multiply, of a tile's rows kGroupRows each
-constexpr int kGroupRows = kTileRows / kGroups;
 constexpr int kGroupThreads = 128;
 constexpr int kThreads = (kGroups + 1) * kGroupThreads;
 constexpr int kSenders = 2;                        // one for the left pieces, one for the right
@@ -48,10 +46,11 @@ struct Shared {
         written(ready + 8 * kPieces),
         last_event(written + 8 * kPieces) {}
 
-  __device__ void init_barriers() const {
+  // `groups` multiply.
+  __device__ void init_barriers(int groups) const {
     for (int stage = 0; stage < kStages; ++stage) {
       ptx::barrier_init(full + 8 * stage, 1 + 32);  // the tensor loads, each lane's scales
-      ptx::barrier_init(empty + 8 * stage, 2 * kGroups);
+      ptx::barrier_init(empty + 8 * stage, 2 * groups);
     }
     for (int i = 0; i < kPieces; ++i) {
       ptx::barrier_init(ready + 8 * i, 1);
@@ -98,6 +97,8 @@ struct Phases {
   }
 };
 
+// That multiply in this call; the others have no part of its tiles.
+__device__ int groups(const FusedArguments& a) { return a.order.tile_rows / kGroupRows; }
 __device__ int clusters() { return static_cast<int>(gridDim.x / 2); }
 __device__ DeviceTileWalk first_tile(const FusedArguments& a) {
   return {a.order, a.rank, static_cast<int>(blockIdx.x / 2)};

@@ -1,16 +1,17 @@
 // The fused kernel: block-scale fp8 GEMM, scatter, reduce and gather in one persistent grid.
 //
-// A cluster of two blocks computes one 192 x 256 tile of the plan at a time, in the plan's order:
+// A cluster of two blocks computes one tile of the plan, 192 x 256, at a time, in the plan's order:
 // bands of the peers first, the own band last. Per block:
 //   warps 0 to 11  three groups that multiply (multiplier_device.cuh), 64 x 128 of sums in
 //                  registers each: while one adds up a product, the others' keep the tensor cores
-//                  busy
+//                  busy; under lower tiles, of 128 or 64 rows, two or one
 //   warp 12        loads: feeds a ring of stages with operands and their scales; the half of the
 //                  rows that it loads goes to both blocks (multicast inside the cluster)
 //   warps 13, 14   senders of the left and of the right pieces of the groups (sender_device.cuh)
-//   warp 15        in the first block: announces the call, awaits the peers' results
-//                  (arrivals_device.cuh); with the fp8 wire, in every block: widens what arrives,
-//                  and the multiplying warps join in when their tiles are done
+//   warp 15        (arrivals_device.cuh) in the first block: announces the call, awaits the peers'
+//                  results; in the second: passes on what the copy engine has moved; with the fp8
+//                  wire, in every block: widens what arrives, and the multiplying warps join in
+//                  when their tiles are done
 //
 // Protocol rules kept here (docs/design.md): 2, only own-band tiles wait; 3, a flag is stored with
 // release after the chunk's bulk stores have completed; 9, every wait has a deadline.
@@ -39,7 +40,7 @@ class ScaleLoader {
   __device__ void copy_next(std::uint32_t to) {
 #pragma unroll
     for (int i = 0; i < kShare; ++i) {
-      ptx::copy_word(to + (32 * i + lane()) * 4, rows_[i]);
+      if (32 * i < a_.order.tile_rows) ptx::copy_word(to + (32 * i + lane()) * 4, rows_[i]);
       rows_[i] += a_.x_scale_block;
     }
     if (lane() == 0) ptx::copy_word(to + kTileRows * 4, cols_);
@@ -60,11 +61,12 @@ __device__ void load_tiles(const FusedArguments& a, const Shared& shared) {
   const std::uint32_t block = ptx::block_of_cluster();
   const int depth_blocks = static_cast<int>(a.depth / kDepth);
   const bool speaks = threadIdx.x % 32 == 0;
+  const int half_rows = a.order.tile_rows / 2;
   Ring ring;
   int slot = 0;
   for (DeviceTileWalk walk = first_tile(a); !walk.done(); walk.advance(clusters()), ++slot) {
     const DeviceTile tile = walk.tile();
-    const int rows = tile.rows.begin + static_cast<int>(block) * (kTileRows / 2);
+    const int rows = tile.rows.begin + static_cast<int>(block) * half_rows;
     const int cols = tile.cols.begin + static_cast<int>(block) * kBlockCols;
     ScaleLoader scales(a, tile.rows.begin, cols);
     for (int k = 0; k < depth_blocks; ++k) {
@@ -75,8 +77,8 @@ __device__ void load_tiles(const FusedArguments& a, const Shared& shared) {
           ptx::store_shared(shared.tile(slot), {tile.rows.begin, cols, tile.band, tile.chunk});
         }
         const std::uint32_t stage = shared.stages + ring.stage * kStageBytes;
-        ptx::barrier_expect(full, kStageBytes);
-        ptx::tensor_load_multicast(stage + block * (kRowsBytes / 2), &a.x, k * kDepth, rows, full,
+        ptx::barrier_expect(full, 2 * half_rows * kDepth + kColsBytes);
+        ptx::tensor_load_multicast(stage + block * half_rows * kDepth, &a.x, k * kDepth, rows, full,
                                    3);
         ptx::tensor_load(stage + kRowsBytes, &a.w, k * kDepth, cols, full);
       }
@@ -87,11 +89,9 @@ __device__ void load_tiles(const FusedArguments& a, const Shared& shared) {
   }
 }
 
-// Stream waits have no deadline of their own: a failed call opens them all. What is copied then
-// carries no epoch, so no peer takes it for a result.
+// Stream waits have no deadline of their own: a failed call opens them all. What is copied then is
+// not passed on, so no peer takes it for a result.
 __device__ void release_copy_queues(const FusedArguments& a) {
-  *reinterpret_cast<volatile std::uint32_t*>(a.epoch) = 0;
-  __threadfence_system();
   for (int peer = 0; peer < a.world; ++peer) {
     for (int chunk = 0; peer != a.rank && chunk < a.order.chunks; ++chunk) {
       ptx::store_release_system(a.ready[kScatterLeg][peer] + chunk, 1);
@@ -127,7 +127,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     fused_gemm(const __grid_constant__ FusedArguments a) {
   extern __shared__ __align__(1024) char raw[];
   const Shared shared(ptx::shared_address(raw));
-  if (threadIdx.x == 0) shared.init_barriers();
+  if (threadIdx.x == 0) shared.init_barriers(groups(a));
   ptx::cluster_sync();
 
   // From a shuffle, so that the compiler knows it to be the same across the warp.
@@ -140,13 +140,14 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
       Sender<fp8>(a, shared, warp - kLoader - 1).run();
     } else {
       if (blockIdx.x == 0) announce_call(a);
+      if (blockIdx.x == 1 && a.copy_engine) pass_on_copies(a);
       __syncwarp();
       if (!fp8 && blockIdx.x == 0) await_results(a);
       if (fp8) Widener(a).run();
     }
   } else {
     ptx::take_registers<kMultiplierRegisters>();
-    Multiplier<fp8>(a, shared, warp / 4).run();
+    if (warp / 4 < groups(a)) Multiplier<fp8>(a, shared, warp / 4).run();
     if (fp8) Widener(a).run();
   }
   __syncwarp();

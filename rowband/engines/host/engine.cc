@@ -58,6 +58,8 @@ class HostPlanner final : public EnginePlanner {
     return spec;
   }
 
+  int best_chunks(Transport) const override { return 4; }
+
   std::string why_not_served(const PlanSpec&) const override { return ""; }
 
   std::int64_t window_bytes(const PlanSpec& spec) const override {
