@@ -51,7 +51,7 @@ class WeightBench {
         arms_(comm, engine, all_reduce, flags.fused, options, cols, depth),
         operands_(*engine, options.max_rows, cols, depth,
                   flags.seed + static_cast<std::uint64_t>(1000 * comm.rank())),
-        timer_(engine->device()) {}
+        timer_(comm, engine->device(), deadline()) {}
   ~WeightBench() { timer_.synchronize(); }
   WeightBench(const WeightBench&) = delete;
   WeightBench& operator=(const WeightBench&) = delete;

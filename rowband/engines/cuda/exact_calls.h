@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rowband/engines/cuda/testing.h"
+#include "rowband/engines/cuda/turns.h"
 
 namespace rowband::cuda {
 
@@ -22,6 +23,12 @@ std::shared_ptr<T> device_array(Engine& engine, std::int64_t count) {
 class TestStream {
  public:
   TestStream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream"); }
+  // Collective: for calls of ranks that may share the current device.
+  explicit TestStream(Communicator& comm) : TestStream() {
+    int device = 0;
+    check(cudaGetDevice(&device), "the current device");
+    choose_queue(comm, device, stream_, Deadline::after(std::chrono::seconds(60)));
+  }
   ~TestStream() { cudaStreamDestroy(stream_); }
   TestStream(const TestStream&) = delete;
   TestStream& operator=(const TestStream&) = delete;
@@ -61,11 +68,11 @@ class ExactCalls {
   // allocates it allocates before. Calls of several ops of one rank belong on one stream: two at
   // once could wait for one another's SMs.
   ExactCalls(Communicator& comm, Engine& engine, GemmAllReduce& op,
-             std::shared_ptr<const TestStream> stream = std::make_shared<TestStream>())
+             std::shared_ptr<const TestStream> stream = nullptr)
       : comm_(comm),
         op_(op),
         depth_(op.spec().depth),
-        stream_(std::move(stream)),
+        stream_(stream != nullptr ? std::move(stream) : std::make_shared<TestStream>(comm)),
         w_(engine, ExactWeight(op.spec().cols, depth_)),
         codes_(device_array<E4m3>(engine, op.spec().max_rows * depth_)),
         findings_(engine) {

@@ -129,6 +129,7 @@ TEST(CudaFaults, R02_OneChunkThatIsNotMovedFailsTheSelfTest) {
     for (const auto& mode : served_variants(exact_options(2048, 272, 128), 2)) {
       const auto all = failures(2, [&](int rank) {
         auto options = mode;
+        options.chunks = 4;
         options.faults = hooks(rank, 1, [&](auto& f) {
           f.skip_transfers_from = 1;
           f.skip_only_chunk = chunk;

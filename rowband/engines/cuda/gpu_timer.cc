@@ -1,6 +1,7 @@
 #include "rowband/engines/cuda/gpu_timer.h"
 
 #include "rowband/base/cuda/launch_check.h"
+#include "rowband/engines/cuda/turns.h"
 
 namespace rowband::cuda {
 namespace {
@@ -13,11 +14,12 @@ Event make_timing_event() {
 
 }  // namespace
 
-GpuTimer::GpuTimer(int device) : device_(device) {
+GpuTimer::GpuTimer(Communicator& comm, int device, Deadline deadline) : device_(device) {
   const DeviceScope scope(device_);
   stream_ = make_stream();
   begin_ = make_timing_event();
   end_ = make_timing_event();
+  choose_queue(comm, device_, stream_.get(), deadline);
 }
 
 void GpuTimer::begin() {

@@ -2,12 +2,14 @@
 #pragma once
 
 #include "rowband/base/cuda/device_memory.h"
+#include "rowband/comm/communicator.h"
 
 namespace rowband::cuda {
 
 class GpuTimer {
  public:
-  explicit GpuTimer(int device);
+  // Collective, since ranks may share the device (choose_queue). Throws Error.
+  GpuTimer(Communicator& comm, int device, Deadline deadline);
 
   void* stream() const { return stream_.get(); }
   // What is queued in between is timed.

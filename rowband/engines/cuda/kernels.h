@@ -135,8 +135,10 @@ void load_fused_kernel();
 void load_quantize_kernel();
 void load_clock_exchange();
 
-void launch_clock_exchange(ClockExchange* exchange, cudaStream_t stream);
 void load_bias_kernel();
+
+void launch_clock_exchange(ClockExchange* exchange, cudaStream_t stream);
+void launch_nothing(cudaStream_t stream);
 
 // `clusters` pairs of blocks, all of which must be resident at once with every other rank's.
 void launch_fused(const FusedArguments& arguments, int clusters, cudaStream_t stream);

@@ -76,7 +76,7 @@ TEST(CudaNumbers, N08_AccurateAtFullSize) {
       std::vector<Bf16> got;
       with_gpu_ops(
           world, gpus(), options, [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-            const TestStream stream;
+            const TestStream stream(comm);
             const RandomOperands operands(engine, op.spec(), 50 + 4 * comm.rank(), stream.get());
             const EqualOnAllRanks equal(comm, engine);
             const ActivationView x = operands.x();
@@ -123,7 +123,7 @@ TEST(CudaNumbers, TheFusedPathHasTheBitsOfTheUnfusedOne) {
       SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
       with_gpu_ops(
           world, gpus(), options, [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-            const TestStream stream;
+            const TestStream stream(comm);
             const RandomOperands operands(engine, op.spec(), 20 + 4 * comm.rank(), stream.get());
             const UnfusedPath unfused(comm, engine, 3000 * 1040);
             const DeviceFindings found(engine);
@@ -171,7 +171,7 @@ TEST(CudaNumbers, N05_ARowsBitsDoNotDependOnMOrOnItsOwner) {
     GemmAllReduceOptions options = base;
     SCOPED_TRACE(variant_name(options));
     with_gpu_ops(3, gpus(), options, [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-      const TestStream stream;
+      const TestStream stream(comm);
       const RandomOperands operands(engine, op.spec(), 8 + 4 * comm.rank(), stream.get());
       const auto whole = device_array<Bf16>(engine, 16384 * 272);
       const EqualOnAllRanks equal(comm, engine);
@@ -285,7 +285,7 @@ TEST(CudaNumbers, Q08_RowsBehindMAreNotRead) {
   with_gpu_ops(
       2, gpus(), exact_options(256, 272, 256),
       [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-        const TestStream stream;
+        const TestStream stream(comm);
         const RandomOperands operands(engine, op.spec(), 90 + comm.rank(), stream.get());
         const DeviceFindings found(engine);
         for (std::int64_t rows : {1, 33, 100, 127}) {

@@ -56,7 +56,7 @@ TEST(CudaProtocol, R01_TwoOpsOfUnlikeShapesInTurn) {
       const auto engine = engine_for(comm.rank(), world, gpus());
       const auto small = GemmAllReduce::create(comm, engine, exact_options(16, 2944, 128));
       const auto large = GemmAllReduce::create(comm, engine, exact_options(2048, 7168, 128));
-      const auto stream = std::make_shared<TestStream>();
+      const auto stream = std::make_shared<TestStream>(comm);
       const ExactCalls few(comm, *engine, *small, stream), many(comm, *engine, *large, stream);
       comm.barrier(soon());
       for (int call = 1; call <= 2000; ++call) {
@@ -244,7 +244,7 @@ struct TwoOps {
       : engine(engine_for(comm.rank(), 2, gpus(), /*groups=*/2)),
         one(GemmAllReduce::create(comm, engine, exact_options(64, 64, 128))),
         two(GemmAllReduce::create(comm, engine, exact_options(300, 64, 128))),
-        stream(std::make_shared<TestStream>()),
+        stream(std::make_shared<TestStream>(comm)),
         first(comm, *engine, *one, stream),
         second(comm, *engine, *two, stream) {}
   const std::shared_ptr<Engine> engine;

@@ -168,7 +168,7 @@ TEST(CudaShapes, M10_LargeCallsEqualTheUnfusedPathEveryTime) {
   for (const auto& [rows, depth] : {std::pair{16384, 640}, {32768, 2176}}) {
     const auto options = untested(exact_options(rows, 7168, depth));
     with_gpu_ops(2, gpus(), options, [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-      const TestStream stream;
+      const TestStream stream(comm);
       const RandomOperands operands(engine, op.spec(), 10 * comm.rank(), stream.get());
       const DeviceFindings found(engine);
       const UnfusedPath unfused(comm, engine, op.spec().max_rows * op.spec().cols);
@@ -189,7 +189,7 @@ TEST(CudaShapes, S08_S09_StridedOperandsGiveTheBitsOfDenseOnes) {
   constexpr std::int64_t kRows = 700, kCols = 272, kDepth = 256, kWide = 640;
   with_gpu_ops(2, gpus(), exact_options(kRows, kCols, kDepth),
                [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-                 const TestStream stream;
+                 const TestStream stream(comm);
                  const RandomOperands wide(engine, op.spec(), 5 + comm.rank(), stream.get(), kWide);
                  ActivationView x = wide.x();
                  WeightView w = wide.w();

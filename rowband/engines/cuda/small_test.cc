@@ -13,7 +13,7 @@ void run_small_calls(int world) {
     with_gpu_ops(
         world, world, options,
         [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-          const TestStream stream;
+          const TestStream stream(comm);
           const RandomOperands operands(engine, op.spec(), 3, stream.get());
           const auto bias = device_array<Bf16>(engine, 144);
           const ExactCalls calls(comm, engine, op);

@@ -109,8 +109,6 @@ int blocks_for(std::int64_t count) {
 
 }  // namespace
 
-// With the fused kernel's split of the first level between cache and shared memory: a launch that
-// changes it may wait until the device is idle, and so for a peer's kernel.
 void load_test_kernels() {
   cudaFuncAttributes attributes;
   for (const void* kernel : {reinterpret_cast<const void*>(&fill_exact_kernel),
@@ -121,9 +119,6 @@ void load_test_kernels() {
                              reinterpret_cast<const void*>(&check_equal_kernel),
                              reinterpret_cast<const void*>(&check_bytes_kernel),
                              reinterpret_cast<const void*>(&add_digest_kernel)}) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                               cudaSharedmemCarveoutMaxShared),
-          "the shared memory of a test's kernel");
     check(cudaFuncGetAttributes(&attributes, kernel), "loading a test's kernel");
   }
 }

@@ -3,7 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <vector>
+
+#include "rowband/base/cuda/device_memory.h"
+#include "rowband/base/cuda/launch_check.h"
+#include "rowband/engines/cuda/kernels.h"
 
 namespace rowband::cuda {
 
@@ -27,6 +32,20 @@ void take_turns(Communicator& comm, int device, Deadline deadline,
     if (turn == own_turn) step();
     if (turns > 1) comm.barrier(deadline);
   }
+}
+
+void choose_queue(Communicator& comm, int device, cudaStream_t stream, Deadline deadline) {
+  std::exception_ptr error;
+  take_turns(comm, device, deadline, [&] {
+    try {
+      const DeviceScope scope(device);
+      launch_nothing(stream);
+      check(cudaStreamSynchronize(stream), "waiting for a stream's first launch");
+    } catch (...) {
+      error = std::current_exception();
+    }
+  });
+  if (error) std::rethrow_exception(error);
 }
 
 }  // namespace rowband::cuda
