@@ -86,6 +86,15 @@ std::string PlanReport::summary_text() const {
     text += fmt::format(", {:.1f} rounds of {} at a time (clusters of two SMs)",
                         static_cast<double>(plan_->tiles()) / tiles_at_once_, tiles_at_once_);
   }
+  if (spec_.cost.workers > 0) {
+    std::vector<std::string> times;
+    for (const std::int64_t height : tile_heights(spec_)) {
+      times.push_back(
+          fmt::format("{:.0f} us in tiles of {}", expected_us(spec_, rows_, height), height));
+    }
+    text += fmt::format("\nexpected {} rows (a model that chooses the tiles' height)",
+                        fmt::join(times, ", "));
+  }
   return text + "\n";
 }
 
@@ -193,6 +202,10 @@ ordered_json PlanReport::json(bool with_tiles) const {
   json["tile_cols"] = spec_.tile_cols;
   json["tiles_per_rank"] = plan_->tiles();
   if (tiles_at_once_ > 0) json["tiles_at_once"] = tiles_at_once_;
+  for (const std::int64_t height :
+       spec_.cost.workers > 0 ? tile_heights(spec_) : std::vector<std::int64_t>()) {
+    json["expected_us"][std::to_string(height)] = expected_us(spec_, rows_, height);
+  }
   for (int rank = 0; rank < spec_.world; ++rank) {
     ordered_json entry = {{"rank", rank}, {"band", range_json(plan_->band(rank))}};
     entry["chunks"] = ordered_json::array();

@@ -9,6 +9,8 @@ namespace {
 
 struct Threshold {
   std::string_view engine;
+  Transport transport;
+  Wire wire;
   int world;
   std::int64_t cols, depth;  // N, K of one rank
   std::int64_t min_rows;
@@ -18,30 +20,32 @@ struct Threshold {
 constexpr Threshold kThresholds[] = {
     // Two ranks of one core each, AMD Zen 5: fused / base is 1.14 at M=256, 0.96 to 1.02 at M=512.
     // Below, bands force tiles of half the height, and every weight is widened twice as often.
-    {"host", 2, 7168, 2048, 512},
-    // Two H200 over NVLink, one rank each: fused / base is 0.73 back to back and 0.64 in single
-    // calls at M=1024, 0.64 and 0.62 at 4096 and 16384. No smaller M was measured.
-    {"cuda", 2, 7168, 2048, 1024},
+    {"host", Transport::kDirect, Wire::kBf16, 2, 7168, 2048, 512},
+    // Two H200 over NVLink, one rank each, back to back: fused / base is 1.13 at M=96, 0.88 at 128,
+    // 0.90 at 192 and less above.
+    {"cuda", Transport::kDirect, Wire::kBf16, 2, 7168, 2048, 128},
+    // 1.05 at M=192, 0.99 at 256, 0.93 at 384 and less above.
+    {"cuda", Transport::kDirect, Wire::kFp8, 2, 7168, 2048, 384},
+    // 1.12 at M=1536, 1.00 at 2048, 0.85 at 3072 and less above.
+    {"cuda", Transport::kCopyEngine, Wire::kBf16, 2, 7168, 2048, 3072},
 };
 
-double distance(const Threshold& t, int world, std::int64_t cols, std::int64_t depth) {
+double distance(const Threshold& t, const PlanSpec& spec) {
   const auto octaves = [](auto a, auto b) {
     return std::abs(std::log2(static_cast<double>(a) / static_cast<double>(b)));
   };
-  return octaves(t.world, world) + octaves(t.cols, cols) + octaves(t.depth, depth);
+  constexpr double kFar = 1000;  // more octaves than there are
+  return (t.transport == spec.transport ? 0 : 2 * kFar) + (t.wire == spec.wire ? 0 : kFar) +
+         octaves(t.world, spec.world) + octaves(t.cols, spec.cols) + octaves(t.depth, spec.depth);
 }
 
 }  // namespace
 
-std::int64_t measured_min_rows(std::string_view engine, int world, std::int64_t cols,
-                               std::int64_t depth) {
+std::int64_t measured_min_rows(std::string_view engine, const PlanSpec& spec) {
   const Threshold* nearest = nullptr;
   for (const Threshold& t : kThresholds) {
     if (t.engine != engine) continue;
-    if (nearest == nullptr ||
-        distance(t, world, cols, depth) < distance(*nearest, world, cols, depth)) {
-      nearest = &t;
-    }
+    if (nearest == nullptr || distance(t, spec) < distance(*nearest, spec)) nearest = &t;
   }
   if (nearest == nullptr) fail(ErrorCode::kInternal, "engine {} was not measured", engine);
   return nearest->min_rows;

@@ -4,11 +4,12 @@
 #include <cstdint>
 #include <string_view>
 
+#include "rowband/plan/plan.h"
+
 namespace rowband {
 
-// The figure of the measured shape that is nearest to this one. Throws Error(kInternal) for an
-// engine without figures.
-std::int64_t measured_min_rows(std::string_view engine, int world, std::int64_t cols,
-                               std::int64_t depth);
+// The figure of the measured spec that is nearest to this one: of its transport and wire where
+// there is one, then in W, N and K. Throws Error(kInternal) for an engine without figures.
+std::int64_t measured_min_rows(std::string_view engine, const PlanSpec& spec);
 
 }  // namespace rowband

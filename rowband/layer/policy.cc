@@ -38,7 +38,7 @@ double fill(const PlanSpec& spec, std::int64_t rows) {
 FusionPolicy with_measured_limits(FusionPolicy policy, std::string_view engine,
                                   const PlanSpec& spec) {
   if (!policy.min_rows) {
-    policy.min_rows = measured_min_rows(engine, spec.world, spec.cols, spec.depth);
+    policy.min_rows = measured_min_rows(engine, spec);
   }
   return policy;
 }

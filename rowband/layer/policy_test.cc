@@ -120,8 +120,8 @@ TEST(Policy, WithoutMinRowsTheMeasuredOneOfTheEngineHolds) {
   EXPECT_THROW(decide(policy, spec, 64), Error);
   const FusionPolicy host = with_measured_limits(policy, "host", spec);
   const FusionPolicy cuda = with_measured_limits(policy, "cuda", spec);
-  EXPECT_EQ(host.min_rows, measured_min_rows("host", 2, 256, 128));
-  EXPECT_EQ(cuda.min_rows, measured_min_rows("cuda", 2, 256, 128));
+  EXPECT_EQ(host.min_rows, measured_min_rows("host", spec));
+  EXPECT_EQ(cuda.min_rows, measured_min_rows("cuda", spec));
   EXPECT_EQ(decide(host, spec, *host.min_rows).decision, Decision::kFuse);
   EXPECT_EQ(decide(host, spec, *host.min_rows - 1).decision, Decision::kTooFewRows);
   policy.min_rows = 7;  // the user's own
@@ -134,13 +134,25 @@ TEST(Policy, EveryShapeHasAMeasuredLimitThatSomeCallsReach) {
     for (int world : {1, 2, 8}) {
       for (std::int64_t cols : {8, 5120, 7168, 1 << 20}) {
         for (std::int64_t depth : {128, 2048, 8192}) {
-          const std::int64_t rows = measured_min_rows(engine, world, cols, depth);
+          const PlanSpec spec{.cols = cols, .depth = depth, .world = world};
+          const std::int64_t rows = measured_min_rows(engine, spec);
           EXPECT_GT(rows, 0);
           EXPECT_LE(rows, 32768);
         }
       }
     }
   }
+}
+
+TEST(Policy, TheLimitIsThatOfTheTransportAndTheWire) {
+  PlanSpec spec{.cols = 7168, .depth = 2048, .world = 2};
+  const auto direct = measured_min_rows("cuda", spec);
+  spec.wire = Wire::kFp8;
+  EXPECT_GT(measured_min_rows("cuda", spec), direct);
+  spec.world = 8;  // not measured
+  spec.transport = Transport::kCopyEngine;
+  EXPECT_GT(measured_min_rows("cuda", spec), direct);
+  EXPECT_EQ(measured_min_rows("host", spec), 512);
 }
 
 TEST(Policy, MostDeclinedRowsIsTheLastThatASearchFinds) {

@@ -158,17 +158,21 @@ std::vector<std::int64_t> tile_heights(const PlanSpec& spec) {
 
 double expected_us(const PlanSpec& spec, std::int64_t rows, std::int64_t tile_rows) {
   const TileCost& cost = spec.cost;
+  const TileOrder order{rows, spec.cols, tile_rows, spec.tile_cols, spec.world, spec.chunks};
   const auto blocks = static_cast<double>(scale_blocks(spec.depth));
   const double tile =
       cost.tile_us +
       blocks * std::max(cost.block_us, cost.row_block_us * static_cast<double>(tile_rows));
-  const std::int64_t tiles = ceil_div(rows, tile_rows) * ceil_div(spec.cols, spec.tile_cols);
-  const double products = tile * static_cast<double>(ceil_div(tiles, cost.workers));
-  if (spec.world == 1) return products;
-  // A rank sends its part of every other band, and its own band to every other rank.
-  const double sent = 2.0 * (spec.world - 1) / spec.world;
-  const double link =
-      sent * static_cast<double>(rows * spec.cols * kBf16Bytes) / cost.link_bytes_per_us;
+  const double products = tile * static_cast<double>(ceil_div(order.tiles(), cost.workers));
+  // The busiest rank of each leg: who owns little sends many partials, who owns much many results.
+  std::int64_t most = 0, least = rows;
+  for (int owner = 0; owner < spec.world; ++owner) {
+    const std::int64_t band = order.rows_of(order.band_tiles(owner)).size();
+    most = std::max(most, band);
+    least = std::min(least, band);
+  }
+  const std::int64_t sent = spec.world == 1 ? 0 : rows - least + most * (spec.world - 1);
+  const double link = static_cast<double>(sent * spec.cols * kBf16Bytes) / cost.link_bytes_per_us;
   return tile + std::max(products, link) + cost.interference * std::min(products, link);
 }
 

@@ -137,8 +137,8 @@ class CallPlan {
 // The heights that calls of this spec may use, tallest first.
 std::vector<std::int64_t> tile_heights(const PlanSpec& spec);
 
-// Where the cost is known: the first tile, while which nothing travels, then the products or the
-// transfers, whichever take longer, and what of the others is not hidden.
+// Where the cost is known, microseconds: the first tile, while which nothing travels, then the
+// products or the transfers, whichever take longer, and what of the others is not hidden.
 double expected_us(const PlanSpec& spec, std::int64_t rows, std::int64_t tile_rows);
 
 // Where the cost is known, the height of least expected time, of equals the tallest. Else the

@@ -241,6 +241,67 @@ TEST(Plan, TallTilesUnlessARankWouldGoWithoutABand) {
   EXPECT_EQ(pick_tile_rows(spec, 0), 32);
 }
 
+PlanSpec costed_spec() {
+  return {.max_rows = 16384,
+          .cols = 7168,
+          .depth = 2048,
+          .world = 2,
+          .tile_rows = 192,
+          .min_tile_rows = 64,
+          .cost = {.workers = 66,
+                   .tile_us = 1,
+                   .block_us = 0.4,
+                   .row_block_us = 0.003,
+                   .link_bytes_per_us = 350e3,
+                   .interference = 0.5}};
+}
+
+TEST(Plan, WhereTheCostIsKnownTheHeightOfLeastTimeIsTaken) {
+  PlanSpec spec = costed_spec();
+  EXPECT_THAT(tile_heights(spec), testing::ElementsAre(192, 128, 64));
+  for (std::int64_t rows : {0, 1, 128, 700, 4096, 16384}) {
+    const std::int64_t picked = pick_tile_rows(spec, rows);
+    for (std::int64_t height : tile_heights(spec)) {
+      EXPECT_LE(expected_us(spec, rows, picked), expected_us(spec, rows, height)) << rows;
+    }
+    EXPECT_EQ(CallPlan(spec, rows).tile_rows(), picked);
+  }
+  // Low tiles give each rank a band where tall ones give one rank all; tall ones multiply faster.
+  EXPECT_EQ(pick_tile_rows(spec, 128), 64);
+  EXPECT_EQ(pick_tile_rows(spec, 16384), 192);
+  spec.world = 1;
+  EXPECT_EQ(pick_tile_rows(spec, 16384), 192);
+}
+
+TEST(Plan, TheExpectedTimeIsTheFirstTileThenTheLongerOfProductsAndTransfers) {
+  PlanSpec spec = costed_spec();
+  const double tile = 1 + 16 * 0.003 * 192;
+  const double products = tile * 37;                                 // 86 x 28 tiles by 66
+  const double link = (8192.0 + 64 + 8192 + 64) * 7168 * 2 / 350e3;  // bands of 8256 and 8128 rows
+  EXPECT_NEAR(expected_us(spec, 16384, 192), tile + link + 0.5 * products, 1e-6);
+  spec.depth = 8192;
+  const double deep = 1 + 64 * 0.003 * 192;
+  EXPECT_NEAR(expected_us(spec, 16384, 192), deep + 37 * deep + 0.5 * link, 1e-6);
+}
+
+TEST(Plan, AWindowHoldsTheBandsOfEveryHeight) {
+  PlanSpec spec = costed_spec();
+  for (std::int64_t max_rows = 1; max_rows < 1500; max_rows += 37) {
+    for (int world : {2, 3, 8}) {
+      spec.max_rows = max_rows;
+      spec.world = world;
+      const WindowLayout layout = plan_window(spec, 4096);
+      for (std::int64_t rows = 0; rows <= max_rows; rows += 11) {
+        for (std::int64_t height : tile_heights(spec)) {
+          const TileOrder order{rows, spec.cols, height, spec.tile_cols, world, spec.chunks};
+          ASSERT_LE(order.rows_of(order.band_tiles(0)).size(), layout.band_rows)
+              << "M=" << rows << " of " << max_rows << " W=" << world << " height " << height;
+        }
+      }
+    }
+  }
+}
+
 TEST(Plan, WhatCannotBeExpressedIsNamedWithTheRightValue) {
   const PlanSpec good{.max_rows = 64, .cols = 128, .depth = 128, .world = 2};
   EXPECT_EQ(why_not_expressible(good), "");
@@ -260,6 +321,7 @@ TEST(Plan, WhatCannotBeExpressedIsNamedWithTheRightValue) {
   EXPECT_THAT(why([](auto& s) { s.chunks = 0; }), HasSubstr("chunks=0"));
   EXPECT_THAT(why([](auto& s) { s.slots = 0; }), HasSubstr("slots=0"));
   EXPECT_THAT(why([](auto& s) { s.tile_rows = 48; }), HasSubstr("tile_rows=48"));
+  EXPECT_THAT(why([](auto& s) { s.tile_rows = 96; }), HasSubstr("doubled"));
   EXPECT_THAT(why([](auto& s) { s.min_tile_rows = 512; }), HasSubstr("min_tile_rows=512"));
   EXPECT_THAT(why([](auto& s) { s.tile_cols = 64; }), HasSubstr("tile_cols=64"));
   EXPECT_THAT(why([](auto& s) { s.max_rows = 0; }), HasSubstr("max_rows=0"));
