@@ -238,13 +238,6 @@ void CudaFused::follow_last_call(cudaStream_t stream) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(stream, &capture), "asking whether the stream is captured");
   if (capture != cudaStreamCaptureStatusNone) return;
-  // Of calls that have ended nothing need be waited for. Nor must it be: an event of this stream
-  // may stand in a hardware queue behind a peer's call, which waits for this one.
-  if (cudaStreamQuery(last_stream_) == cudaSuccess) {
-    last_stream_ = stream;
-    return;
-  }
-  cudaGetLastError();  // not ready; whatever else it was the next line says
   check(cudaEventRecord(last_call_.get(), last_stream_), "marking the last call's end");
   check(cudaStreamWaitEvent(stream, last_call_.get()), "following the last call");
   last_stream_ = stream;
