@@ -87,10 +87,11 @@ TEST(Engines, APlanNeedsNoHardware) {
   const PlanSpec spec = shape(*cuda, 2);
   EXPECT_EQ(cuda->why_not_served(spec), "");
   EXPECT_EQ(cuda->tiles_at_once(), 66);  // 132 SMs in pairs
-  // One band of partials and two slots of results, and control words beside.
-  const std::int64_t rows_bytes = 7168 * 2;
-  EXPECT_GT(cuda->window_bytes(spec), (8192 + 2 * 16384) * rows_bytes);
-  EXPECT_LT(cuda->window_bytes(spec), (8192 + 2 * 16384) * rows_bytes + 16384);
+  // One band of partials, of 43 tiles of 192 rows, and two slots of results, and control words
+  // beside.
+  const std::int64_t rows_bytes = 7168 * 2, rows = 43 * 192 + 2 * 16384;
+  EXPECT_GT(cuda->window_bytes(spec), rows * rows_bytes);
+  EXPECT_LT(cuda->window_bytes(spec), rows * rows_bytes + 16384);
   EXPECT_EQ(
       make_planner(EngineKind::kCuda, {.multiprocessors = 114, .device_ranks = 4})->tiles_at_once(),
       14);
