@@ -367,7 +367,7 @@ class Multiplier {
   const Shared& shared_;
   const int group_, thread_, warp_, lane_;
   const int depth_blocks_;
-  const int first_row_;                                    // the thread's, of four
+  const int first_row_;                                    // the thread's; it has 8 below too
   const std::uint64_t rows_descriptor_, cols_descriptor_;  // of the first stage
   Ring ring_;
   Phases ready_;
