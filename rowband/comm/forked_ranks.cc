@@ -1,13 +1,20 @@
 #include "rowband/comm/forked_ranks.h"
 
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -175,6 +182,29 @@ RankOutcomes run_forked(int size, int ranks_per_process,
   RankOutcomes outcomes;
   for (const Child& child : children) outcomes.push_back(outcome_of(child));
   return outcomes;
+}
+
+void forbid_pidfd_getfd(bool also_open) {
+  constexpr std::uint32_t kRefuse = SECCOMP_RET_ERRNO | EPERM;
+  const std::uint32_t open_verdict = also_open ? kRefuse : SECCOMP_RET_ALLOW;
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_getfd, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, kRefuse),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])),
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, O_RDWR, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, open_verdict),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{std::size(program), program};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) {
+    fail(ErrorCode::kUnavailable, "no seccomp filter here: {}", std::strerror(errno));
+  }
+  if (syscall(SYS_pidfd_getfd, -1, 0, 0) != -1 || errno != EPERM) {
+    fail(ErrorCode::kUnavailable, "the seccomp filter does not work");
+  }
 }
 
 }  // namespace rowband::comm

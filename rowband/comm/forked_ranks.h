@@ -17,4 +17,8 @@ using RankOutcomes = std::vector<std::string>;
 RankOutcomes run_forked(int size, int ranks_per_process,
                         const std::function<void(const CommunicatorCallbacks&)>& body);
 
+// Makes pidfd_getfd, and with `also_open` every openat for writing, fail with EPERM from here on,
+// as a container's rules may. Throws Error(kUnavailable) where that cannot be had.
+void forbid_pidfd_getfd(bool also_open);
+
 }  // namespace rowband::comm

@@ -100,6 +100,14 @@ TEST(CudaProcesses, P05_EachRankSeesOnlyItsOwnGpuAsTheFirst) {
   }));
 }
 
+TEST(CudaProcesses, P07_NcclsWindowsNeedNoPidfdGetfd) {
+  ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
+  expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
+    comm::forbid_pidfd_getfd(/*also_open=*/false);
+    exercise(*make_callback_communicator(callbacks), callbacks.rank, 50);
+  }));
+}
+
 // "GPU-01234567-89ab-...", as CUDA_VISIBLE_DEVICES takes it, asked for in a process of its own.
 std::string uuid_of(int device) {
   int ends[2];
