@@ -81,25 +81,35 @@ inline move(ready, to, from, flag, k) {
 #endif
 
 #ifndef DIRECT
-inline scatter_to(d) {
-  n = CHUNKS(k, d);
-  for (c : 0 .. n - 1) {
-    move(partial_done[AT(r, d, c)] == k,
-         received[AT(d, r, c)], staging[AT(r, d, c)], scatter_flag[AT(d, r, c)], k)
-  }
+inline scatter_chunk_to(d) {
+  move(partial_done[AT(r, d, c)] == k,
+       received[AT(d, r, c)], staging[AT(r, d, c)], scatter_flag[AT(d, r, c)], k)
 }
 inline gather_to(d) {
   move(result_done[r * C + c] == k,
        GATHERED(d, k, r, c), GATHERED(r, k, r, c), gather_flag[AT(d, r, c)], k)
 }
 
-#ifdef QUEUE_PER_PEER /* what a GPU's streams do: the copies of rank r to peer p, in order */
-proctype copy_queue(byte r; byte p) {
+#ifdef QUEUE_PER_PEER
+/* What a GPU's streams do: two queues from rank r to peer p, each with every second chunk, in order. That a warp of
+   the kernel publishes the flags in order is left out, which allows more. */
+proctype copy_queue(byte r; byte p; byte q) {
   byte k, c, n;
   for (k : 1 .. CALLS) {
-    scatter_to(p);
+    n = CHUNKS(k, p);
+    for (c : 0 .. n - 1) {
+      if
+      :: c % 2 == q -> scatter_chunk_to(p)
+      :: else -> skip
+      fi
+    }
     n = CHUNKS(k, r);
-    for (c : 0 .. n - 1) { gather_to(p) }
+    for (c : 0 .. n - 1) {
+      if
+      :: c % 2 == q -> gather_to(p)
+      :: else -> skip
+      fi
+    }
   }
 }
 #else /* the host engine's copy thread: all copies of rank r, in order */
@@ -108,7 +118,8 @@ proctype copy_queue(byte r) {
   for (k : 1 .. CALLS) {
     for (d : 1 .. W - 1) {
       p = (r + d) % W;
-      scatter_to(p)
+      n = CHUNKS(k, p);
+      for (c : 0 .. n - 1) { scatter_chunk_to(p) }
     }
     n = CHUNKS(k, r);
     for (c : 0 .. n - 1) {
@@ -270,7 +281,12 @@ init {
       run rank(r);
 #ifndef DIRECT
 #ifdef QUEUE_PER_PEER
-      for (d : 1 .. W - 1) { run copy_queue(r, (r + d) % W) }
+      for (d : 1 .. W - 1) {
+        run copy_queue(r, (r + d) % W, 0);
+#if C > 1
+        run copy_queue(r, (r + d) % W, 1)
+#endif
+      }
 #else
       run copy_queue(r)
 #endif

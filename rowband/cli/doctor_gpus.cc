@@ -71,7 +71,7 @@ void add_declines(ordered_json& json) {
       json[fmt::format("transport {}, wire {}", transport_name(transport), wire_name(wire))] =
           why.empty() ? fmt::format(
                             "served; fused from {} rows on at N={} K={} on two ranks, "
-                            "where it was measured no slower",
+                            "the nearest that was measured",
                             measured_min_rows(engine_name(EngineKind::kCuda), spec), kCols, kDepth)
                       : "declined: " + why;
     }

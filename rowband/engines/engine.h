@@ -28,7 +28,7 @@ struct EngineOptions {
   // calls.
   std::string gemm_kernel;
   int device = 0;        // GPU engines: the CUDA device; ranks of one device share its SMs
-  int device_ranks = 1;  // GPU engines: how many ranks share it
+  int device_ranks = 1;  // GPU engines: how many ranks share it; the same for all ranks of an op
 };
 
 struct FusedOptions {
@@ -94,7 +94,8 @@ class EnginePlanner {
  public:
   virtual ~EnginePlanner() = default;
 
-  // Fills in the tile shape that this engine measured best.
+  // Fills in what is this engine's own: tile shapes, what they cost where that decides between
+  // them, and how the fp8 wire's scales lie.
   virtual PlanSpec with_tiles(PlanSpec spec) const = 0;
 
   // "" or why this engine does not serve this spec, which can be planned.

@@ -27,6 +27,8 @@ struct FaultHooks {
   std::chrono::microseconds jitter{0};  // a random wait up to this long before each hand-over
   std::int64_t throw_in_call = kNever;  // the first tile of this call throws
   std::int64_t kill_in_call = kNever;   // SIGKILL to this process after the peers' tiles
+
+  std::optional<std::int64_t> tile_rows;  // no fault: every call in tiles of this height
 };
 
 }  // namespace rowband

@@ -24,8 +24,8 @@ std::string_view decision_name(Decision decision);  // "fuse", "disabled", ...
 
 struct FusionPolicy {
   bool enabled = false;  // opt-in
-  // Rows (tokens) of the whole call, not bytes. Without it, what was measured for the engine and
-  // the shape: fusion_table.h.
+  // Rows (tokens) of the whole call, not bytes. Without it, what was measured for the engine,
+  // transport, wire and shape: fusion_table.h.
   std::optional<std::int64_t> min_rows;
   double min_fill = 0.5;  // in 0..1, see fill()
 };

@@ -134,10 +134,18 @@ TEST(Policy, EveryShapeHasAMeasuredLimitThatSomeCallsReach) {
     for (int world : {1, 2, 8}) {
       for (std::int64_t cols : {8, 5120, 7168, 1 << 20}) {
         for (std::int64_t depth : {128, 2048, 8192}) {
-          const PlanSpec spec{.cols = cols, .depth = depth, .world = world};
-          const std::int64_t rows = measured_min_rows(engine, spec);
-          EXPECT_GT(rows, 0);
-          EXPECT_LE(rows, 32768);
+          for (Transport transport : {Transport::kDirect, Transport::kCopyEngine}) {
+            for (Wire wire : {Wire::kBf16, Wire::kFp8}) {
+              const PlanSpec spec{.cols = cols,
+                                  .depth = depth,
+                                  .world = world,
+                                  .wire = wire,
+                                  .transport = transport};
+              const std::int64_t rows = measured_min_rows(engine, spec);
+              EXPECT_GT(rows, 0);
+              EXPECT_LE(rows, 32768);
+            }
+          }
         }
       }
     }

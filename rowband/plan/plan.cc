@@ -149,8 +149,9 @@ WindowLayout plan_window(const PlanSpec& spec, std::int64_t control_bytes) {
 std::vector<std::int64_t> tile_heights(const PlanSpec& spec) {
   std::vector<std::int64_t> heights;
   const bool all = spec.cost.workers > 0;
-  for (std::int64_t height = spec.tile_rows; height >= spec.min_tile_rows;
-       height = all ? height - spec.min_tile_rows : height / 2) {
+  const std::int64_t least = std::max<std::int64_t>(spec.min_tile_rows, 1);
+  for (std::int64_t height = spec.tile_rows; height >= least;
+       height = all ? height - least : height / 2) {
     heights.push_back(height);
   }
   return heights;
@@ -171,15 +172,19 @@ double expected_us(const PlanSpec& spec, std::int64_t rows, std::int64_t tile_ro
     most = std::max(most, band);
     least = std::min(least, band);
   }
-  const std::int64_t sent = spec.world == 1 ? 0 : rows - least + most * (spec.world - 1);
-  const double link = static_cast<double>(sent * spec.cols * kBf16Bytes) / cost.link_bytes_per_us;
+  const std::int64_t partial = spec.cols * kBf16Bytes;
+  const std::int64_t result =
+      spec.wire == Wire::kFp8 ? spec.cols + scale_blocks(spec.cols) * kScaleBytes : partial;
+  const std::int64_t sent =
+      spec.world == 1 ? 0 : (rows - least) * partial + most * (spec.world - 1) * result;
+  const double link = static_cast<double>(sent) / cost.link_bytes_per_us;
   return tile + std::max(products, link) + cost.interference * std::min(products, link);
 }
 
 std::int64_t pick_tile_rows(const PlanSpec& spec, std::int64_t rows) {
   const std::vector<std::int64_t> heights = tile_heights(spec);
   if (spec.cost.workers > 0) {
-    return *std::min_element(heights.begin(), heights.end(), [&](auto a, auto b) {
+    return *std::min_element(heights.rbegin(), heights.rend(), [&](auto a, auto b) {
       return expected_us(spec, rows, a) < expected_us(spec, rows, b);
     });
   }

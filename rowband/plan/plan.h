@@ -141,7 +141,7 @@ std::vector<std::int64_t> tile_heights(const PlanSpec& spec);
 // products or the transfers, whichever take longer, and what of the others is not hidden.
 double expected_us(const PlanSpec& spec, std::int64_t rows, std::int64_t tile_rows);
 
-// Where the cost is known, the height of least expected time, of equals the tallest. Else the
+// Where the cost is known, the height of least expected time, of equals the lowest. Else the
 // largest height that still gives every rank a tile row, or the smallest: tall tiles reuse the
 // weights, but a band of its own for every rank spreads the reduce and the gather.
 std::int64_t pick_tile_rows(const PlanSpec& spec, std::int64_t rows);

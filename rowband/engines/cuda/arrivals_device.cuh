@@ -49,7 +49,7 @@ __device__ void pass_on_copies(const FusedArguments& a) {
     std::uint32_t* flags = (leg == kScatterLeg ? a.scatter_flags_at : a.gather_flags_at)[peer];
     for (int chunk = 0; chunk < chunks; ++chunk) {
       std::uint32_t* copied = a.copied[leg][peer] + chunk;
-      if (!await(a, copied, 1, leg, peer, chunk)) return;
+      if (!await(a, copied, 1, kCopyLeg, peer, chunk) || failed(a)) return;
       *copied = 0;
       ptx::store_release_system(flags + chunk, epoch);
     }

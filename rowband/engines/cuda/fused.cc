@@ -116,6 +116,10 @@ std::string CudaFused::poison() const {
     return fmt::format("rank {} waited {:.3g} s for rank {} to begin the call", status->rank,
                        seconds, status->peer);
   }
+  if (status->leg == 3) {
+    return fmt::format("rank {} waited {:.3g} s for its copy of chunk {} to rank {}", status->rank,
+                       seconds, status->chunk, status->peer);
+  }
   return fmt::format("rank {} waited {:.3g} s for chunk {} of rank {} ({} leg)", status->rank,
                      seconds, status->chunk, status->peer, status->leg == 0 ? "scatter" : "gather");
 }

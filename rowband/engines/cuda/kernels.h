@@ -26,7 +26,7 @@ struct Status {
   enum Code : std::uint32_t { kFine = 0, kDeadline = 1, kDisagreement = 2 };
   std::uint32_t code;
   std::uint32_t rank;  // whose wait
-  std::uint32_t leg;   // 0 scatter, 1 gather, 2 the peer's start
+  std::uint32_t leg;   // 0 scatter, 1 gather, 2 the peer's start, 3 a copy to it
   std::uint32_t peer;
   std::uint32_t chunk;
   std::uint32_t unused;

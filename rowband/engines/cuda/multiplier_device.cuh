@@ -21,7 +21,10 @@ class Multiplier {
         depth_blocks_(static_cast<int>(a.depth / kDepth)),
         first_row_(group * kGroupRows + warp_ * 16 + lane_ / 4),
         rows_descriptor_(ptx::matrix_descriptor(shared.stages + group * kGroupRows * kDepth)),
-        cols_descriptor_(ptx::matrix_descriptor(shared.stages + kRowsBytes)) {}
+        cols_descriptor_(ptx::matrix_descriptor(shared.stages + kRowsBytes)),
+        row_scales_(shared.scales + first_row_ * 4) {
+    asm volatile("" : "+r"(row_scales_));  // not to be computed anew for every product
+  }
 
   __device__ __forceinline__ void run() {
     const int first = static_cast<int>(blockIdx.x / 2);
@@ -78,10 +81,11 @@ class Multiplier {
   // meanwhile.
   __device__ __forceinline__ void multiply_block(bool more) {
     const std::uint32_t stage = ring_.stage;
-    float block[64], upper, lower;
+    const Scales scales = load_scales(stage);
+    float block[64];
     start_product(block, rows_descriptor_ + stage * (kStageBytes / 16),
                   cols_descriptor_ + stage * (kStageBytes / 16));
-    load_scales(stage, upper, lower);
+    const float upper = scales.cols * scales.upper, lower = scales.cols * scales.lower;
     ring_.advance();
     if (more) await_stage();
     ptx::wgmma_wait();
@@ -90,13 +94,15 @@ class Multiplier {
     add_product(block, upper, lower);
   }
 
-  // Those of the thread's row and the one 8 below, times that of the columns.
-  __device__ __forceinline__ void load_scales(std::uint32_t stage, float& upper,
-                                              float& lower) const {
-    const std::uint32_t from = shared_.scales + stage * kStageScaleBytes;
-    const float cols = ptx::load_shared_float(from + kTileRows * 4);
-    upper = cols * ptx::load_shared_float(from + first_row_ * 4);
-    lower = cols * ptx::load_shared_float(from + (first_row_ + 8) * 4);
+  // Of the columns, the thread's row and the one 8 below. Before the warp starts the product, whose
+  // end lets the loaders write the stage anew.
+  struct Scales {
+    float cols, upper, lower;
+  };
+  __device__ __forceinline__ Scales load_scales(std::uint32_t stage) const {
+    return {ptx::load_shared_float(shared_.scales + stage * kStageScaleBytes + kTileRows * 4),
+            ptx::load_shared_float(row_scales_ + stage * kStageScaleBytes),
+            ptx::load_shared_float(row_scales_ + stage * kStageScaleBytes + 8 * 4)};
   }
 
   __device__ __forceinline__ static void start_product(float (&block)[64], std::uint64_t rows,
@@ -369,6 +375,7 @@ class Multiplier {
   const int depth_blocks_;
   const int first_row_;                                    // the thread's; it has 8 below too
   const std::uint64_t rows_descriptor_, cols_descriptor_;  // of the first stage
+  std::uint32_t row_scales_;                               // of the first stage: the thread's row's
   Ring ring_;
   Phases ready_;
   float sums_[64];

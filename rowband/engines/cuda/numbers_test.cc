@@ -118,8 +118,12 @@ TEST(CudaNumbers, N08_AccurateAtFullSize) {
 TEST(CudaNumbers, TheFusedPathHasTheBitsOfTheUnfusedOne) {
   ROWBAND_NEEDS_GPUS(1);
   for (int world : {2, 3, 4, 8}) {
+    std::vector<GemmAllReduceOptions> variants;
     for (const auto& options : served_variants(exact_options(3000, 1040, 640), world)) {
       if (options.wire != Wire::kBf16) continue;
+      for (std::int64_t height : kHeights) variants.push_back(in_tiles_of(height, options));
+    }
+    for (const auto& options : variants) {
       SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
       with_gpu_ops(
           world, gpus(), options, [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {

@@ -114,6 +114,7 @@ TEST(CudaProtocol, R08_R13_LateBytesAreWaitedFor) {
     for (auto options : served_variants(exact_options(4096, 272, 128), world)) {
       auto faults = std::make_shared<FaultHooks>();
       faults->jitter = 100us;
+      faults->tile_rows = kHeights[world % 3];
       options.faults = faults;
       options.chunks = 3;
       SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));

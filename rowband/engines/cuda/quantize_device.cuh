@@ -39,7 +39,8 @@ class Division {
   // The same for finite x and a divisor that needs no scaling.
   __device__ __forceinline__ float of_ordinary(float x) const {
     const float quotient = __fmul_rn(x, reciprocal_);
-    return __fmaf_rn(__fmaf_rn(-quotient, divisor_, x), reciprocal_, quotient);
+    // Twice negated, for -0: -0 - 0 is -0, where -0 + 0 is 0.
+    return __fmaf_rn(-__fmaf_rn(quotient, divisor_, -x), reciprocal_, quotient);
   }
 
  private:

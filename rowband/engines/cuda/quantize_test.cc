@@ -70,6 +70,21 @@ TEST(CudaQuantize, Q03_TheReciprocalAndOneCorrectionGiveEveryQuotient) {
   }
 }
 
+// The fp8 wire's short cut: every bf16 in blocks of ordinary largest magnitudes, zeros of both
+// signs included.
+TEST(CudaQuantize, Q03_OrdinaryBlocksHaveTheCodesOfAnyOther) {
+  ROWBAND_NEEDS_GPUS(1);
+  const auto engine = engine_for(0, 1, 1);
+  const DeviceFindings findings(*engine);
+  check_ordinary_codes(0.0f, findings.get(), nullptr);
+  for (std::uint32_t bits = std::bit_cast<std::uint32_t>(0x1p-40f) >> 16;
+       bits <= std::bit_cast<std::uint32_t>(0x1p100f) >> 16; bits += 7) {
+    check_ordinary_codes(std::bit_cast<float>(bits << 16), findings.get(), nullptr);
+  }
+  check(cudaDeviceSynchronize(), "comparing codes");
+  findings.expect_none("ordinary codes", nullptr);
+}
+
 struct Quantised {
   std::vector<E4m3> codes;
   std::vector<float> scales;

@@ -39,7 +39,10 @@ TEST(CudaShapes, W01_N03_M01_M05_EveryWorldAndRaggedM) {
   for (int devices = 1; devices <= gpus(); ++devices) {
     for (int world = 1; world <= 8; ++world) {
       for (const auto& options : served_variants(exact_options(2100, 272, 128), world)) {
-        expect_exact(world, devices, options, {2100, 1, 33, 0, 65, 129, 256, 257, 1024, 0, 2100});
+        for (std::int64_t height : kHeights) {
+          expect_exact(world, devices, in_tiles_of(height, options),
+                       {2100, 1, 33, 0, 65, 129, 193, 256, 257, 1024, 0, 2100});
+        }
       }
     }
   }
@@ -101,7 +104,11 @@ TEST(CudaShapes, M03_MoreElementsThan31BitsCount) {
 
 TEST(CudaShapes, M05_M07_OnlyTheRowsOfTheCallAreWritten) {
   ROWBAND_NEEDS_GPUS(1);
-  for (auto options : served_variants(exact_options(512, 144, 128), 2)) {
+  std::vector<GemmAllReduceOptions> variants;
+  for (const auto& options : served_variants(exact_options(512, 144, 128), 2)) {
+    for (std::int64_t height : kHeights) variants.push_back(in_tiles_of(height, options));
+  }
+  for (auto& options : variants) {
     options.slots = 1;
     SCOPED_TRACE(variant_name(options));
     with_gpu_ops(2, gpus(), options, [](Communicator& comm, Engine& engine, GemmAllReduce& op) {

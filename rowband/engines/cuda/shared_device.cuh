@@ -22,7 +22,7 @@ constexpr int kSenders = 2;                        // one for the left pieces, o
 constexpr int kPieceCols = kBlockCols / kSenders;  // a piece: 64 rows of 128 bytes
 constexpr int kPieceBytes = kPieceRows * kPieceCols * 2;
 constexpr int kPieces = kGroups * kSenders;      // a whole tile may be on its way out
-constexpr int kTileSlots = 8;                    // the loader is at most kStages + 1 tiles ahead
+constexpr int kTileSlots = 8;                    // the loader is at most kStages tiles ahead
 constexpr int kCodeScaleBytes = kGroupRows * 4;  // fp8 wire: of a group's rows
 static_assert(kGroupRows == kPieceRows && kPieceCols * 2 == 128);
 

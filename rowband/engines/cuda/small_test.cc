@@ -8,7 +8,11 @@ namespace rowband::cuda {
 namespace {
 
 void run_small_calls(int world) {
+  std::vector<GemmAllReduceOptions> variants;
   for (const auto& options : served_variants(exact_options(600, 144, 384), world)) {
+    for (std::int64_t height : kHeights) variants.push_back(in_tiles_of(height, options));
+  }
+  for (const auto& options : variants) {
     SCOPED_TRACE(variant_name(options));
     with_gpu_ops(
         world, world, options,

@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 
 #include "rowband/base/cuda/launch_check.h"
+#include "rowband/engines/cuda/quantize_device.cuh"
 #include "rowband/testing/exact_values.h"
 
 namespace rowband::cuda {
@@ -80,6 +81,18 @@ __global__ void add_partials_kernel(Partials partials, int world, std::int64_t c
   }
 }
 
+__global__ void check_ordinary_codes_kernel(float amax, Findings* findings) {
+  const Division by(block_scale(amax, false));
+  ROWBAND_FOR_EACH(i, std::int64_t{65536}) {
+    const float x = __bfloat162float(__ushort_as_bfloat16(static_cast<unsigned short>(i)));
+    if (!(fabsf(x) <= amax)) continue;
+    const std::uint32_t got = ordinary_codes(x, -x, by), want = e4m3_codes(x, -x, by);
+    if (got != want) {
+      report(findings, 0, i, static_cast<float>(got), static_cast<float>(want));
+    }
+  }
+}
+
 __global__ void check_equal_kernel(const std::uint8_t* a, const std::uint8_t* b, std::int64_t bytes,
                                    Findings* findings) {
   ROWBAND_FOR_EACH(i, bytes) {
@@ -116,6 +129,7 @@ void load_test_kernels() {
                              reinterpret_cast<const void*>(&fill_codes_kernel),
                              reinterpret_cast<const void*>(&fill_scales_kernel),
                              reinterpret_cast<const void*>(&add_partials_kernel),
+                             reinterpret_cast<const void*>(&check_ordinary_codes_kernel),
                              reinterpret_cast<const void*>(&check_equal_kernel),
                              reinterpret_cast<const void*>(&check_bytes_kernel),
                              reinterpret_cast<const void*>(&add_digest_kernel)}) {
@@ -153,6 +167,11 @@ void add_partials(const Bf16* const* partials, int world, std::int64_t count, Bf
   for (int rank = 0; rank < world; ++rank) all.of[rank] = partials[rank];
   add_partials_kernel<<<blocks_for(count), kThreads, 0, stream>>>(all, world, count, sum);
   check(cudaGetLastError(), "adding partials");
+}
+
+void check_ordinary_codes(float amax, Findings* findings, cudaStream_t stream) {
+  check_ordinary_codes_kernel<<<blocks_for(65536), kThreads, 0, stream>>>(amax, findings);
+  check(cudaGetLastError(), "comparing codes");
 }
 
 void check_equal(const void* a, const void* b, std::size_t bytes, Findings* findings,

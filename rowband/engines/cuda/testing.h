@@ -19,6 +19,7 @@
 #include "rowband/comm/threads.h"
 #include "rowband/engines/cuda/engine.h"
 #include "rowband/engines/cuda/test_kernels.h"
+#include "rowband/engines/fault_hooks.h"
 #include "rowband/op/gemm_all_reduce.h"
 #include "rowband/testing/exact.h"
 
@@ -81,10 +82,26 @@ inline std::vector<GemmAllReduceOptions> served_variants(const GemmAllReduceOpti
   return served;
 }
 
+// Of the kernel's tiles: one, two or all three groups multiply.
+inline constexpr std::int64_t kHeights[] = {64, 128, 192};
+
+// With every call in tiles of `height` rows, which the plan would choose for some M only.
+inline GemmAllReduceOptions in_tiles_of(std::int64_t height, GemmAllReduceOptions options) {
+  auto hooks = options.faults ? std::make_shared<FaultHooks>(*options.faults)
+                              : std::make_shared<FaultHooks>();
+  hooks->tile_rows = height;
+  options.faults = hooks;
+  return options;
+}
+
 inline std::string variant_name(const GemmAllReduceOptions& options) {
-  return std::string(transport_name(options.transport)) + ", wire " +
-         std::string(wire_name(options.wire)) + " by " +
-         std::string(gather_scale_name(options.gather_scale));
+  std::string name = std::string(transport_name(options.transport)) + ", wire " +
+                     std::string(wire_name(options.wire)) + " by " +
+                     std::string(gather_scale_name(options.gather_scale));
+  if (options.faults && options.faults->tile_rows) {
+    name += ", tiles of " + std::to_string(*options.faults->tile_rows);
+  }
+  return name;
 }
 
 // Of relative L2 against the float64 reference.

@@ -3,11 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <exception>
+#include <string>
 #include <vector>
 
 #include "rowband/base/cuda/device_memory.h"
 #include "rowband/base/cuda/launch_check.h"
+#include "rowband/base/error.h"
 #include "rowband/engines/cuda/kernels.h"
 
 namespace rowband::cuda {
@@ -35,17 +36,17 @@ void take_turns(Communicator& comm, int device, Deadline deadline,
 }
 
 void choose_queue(Communicator& comm, int device, cudaStream_t stream, Deadline deadline) {
-  std::exception_ptr error;
+  std::string failure;
   take_turns(comm, device, deadline, [&] {
     try {
       const DeviceScope scope(device);
       launch_nothing(stream);
-      check(cudaStreamSynchronize(stream), "waiting for a stream's first launch");
-    } catch (...) {
-      error = std::current_exception();
+      check(cudaStreamSynchronize(stream), "waiting for it");
+    } catch (const Error& error) {
+      failure = error.what();
     }
   });
-  if (error) std::rethrow_exception(error);
+  agree_on_success(comm, "a stream's first launch", failure, ErrorCode::kUnavailable, deadline);
 }
 
 }  // namespace rowband::cuda

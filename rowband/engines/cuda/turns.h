@@ -16,7 +16,7 @@ void take_turns(Communicator& comm, int device, Deadline deadline,
 
 // Collective. Makes the first launch on `stream`, which is this rank's, by turns, and waits for it:
 // a stream's hardware queue is chosen then, and of two chosen at once both may be the same, in
-// which one rank's calls wait behind another's. Throws Error.
+// which one rank's calls wait behind another's. Throws on every rank alike.
 void choose_queue(Communicator& comm, int device, cudaStream_t stream, Deadline deadline);
 
 }  // namespace rowband::cuda
