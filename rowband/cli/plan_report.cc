@@ -88,7 +88,7 @@ std::string PlanReport::summary_text() const {
   }
   if (spec_.cost.workers > 0) {
     std::vector<std::string> times;
-    for (const std::int64_t height : tile_heights(spec_)) {
+    for (std::int64_t height = spec_.tile_rows; height > 0; height = next_height(spec_, height)) {
       times.push_back(
           fmt::format("{:.0f} us in tiles of {}", expected_us(spec_, rows_, height), height));
     }
@@ -202,9 +202,10 @@ ordered_json PlanReport::json(bool with_tiles) const {
   json["tile_cols"] = spec_.tile_cols;
   json["tiles_per_rank"] = plan_->tiles();
   if (tiles_at_once_ > 0) json["tiles_at_once"] = tiles_at_once_;
-  for (const std::int64_t height :
-       spec_.cost.workers > 0 ? tile_heights(spec_) : std::vector<std::int64_t>()) {
-    json["expected_us"][std::to_string(height)] = expected_us(spec_, rows_, height);
+  if (spec_.cost.workers > 0) {
+    for (std::int64_t height = spec_.tile_rows; height > 0; height = next_height(spec_, height)) {
+      json["expected_us"][std::to_string(height)] = expected_us(spec_, rows_, height);
+    }
   }
   for (int rank = 0; rank < spec_.world; ++rank) {
     ordered_json entry = {{"rank", rank}, {"band", range_json(plan_->band(rank))}};

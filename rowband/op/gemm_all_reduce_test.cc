@@ -36,6 +36,16 @@ TEST(GemmAllReduce, W01_N03_ExactForEveryWorldWireAndTransport) {
   }
 }
 
+TEST(GemmAllReduce, ChunksThatAreNotGivenAreTheEnginesBest) {
+  const auto planner = make_planner(EngineKind::kHost, {});
+  GemmAllReduceOptions options = exact_options(200, 136, 128);
+  options.chunks.reset();
+  EXPECT_EQ(GemmAllReduce::plan_spec(*planner, options, 2).chunks,
+            planner->best_chunks(options.transport));
+  options.chunks = 3;
+  EXPECT_EQ(GemmAllReduce::plan_spec(*planner, options, 2).chunks, 3);
+}
+
 TEST(GemmAllReduce, W03_TailsOfRowsAndColumns) {
   for (const auto& [world, cols] : {std::pair{8, 128}, {2, 128}, {8, 8}, {3, 264}}) {
     for (const auto& options : all_modes(exact_options(16, cols, 128))) {

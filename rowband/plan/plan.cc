@@ -116,7 +116,7 @@ WindowLayout plan_window(const PlanSpec& spec, std::int64_t control_bytes) {
   WindowLayout layout;
   layout.world = spec.world;
   layout.cols = spec.cols;
-  for (const std::int64_t height : tile_heights(spec)) {
+  for (std::int64_t height = spec.tile_rows; height > 0; height = next_height(spec, height)) {
     layout.band_rows =
         std::max(layout.band_rows, ceil_div(ceil_div(spec.max_rows, height), spec.world) * height);
   }
@@ -146,15 +146,10 @@ WindowLayout plan_window(const PlanSpec& spec, std::int64_t control_bytes) {
   return layout;
 }
 
-std::vector<std::int64_t> tile_heights(const PlanSpec& spec) {
-  std::vector<std::int64_t> heights;
-  const bool all = spec.cost.workers > 0;
+std::int64_t next_height(const PlanSpec& spec, std::int64_t height) {
   const std::int64_t least = std::max<std::int64_t>(spec.min_tile_rows, 1);
-  for (std::int64_t height = spec.tile_rows; height >= least;
-       height = all ? height - least : height / 2) {
-    heights.push_back(height);
-  }
-  return heights;
+  const std::int64_t next = spec.cost.workers > 0 ? height - least : height / 2;
+  return next >= least ? next : 0;
 }
 
 double expected_us(const PlanSpec& spec, std::int64_t rows, std::int64_t tile_rows) {
@@ -182,15 +177,23 @@ double expected_us(const PlanSpec& spec, std::int64_t rows, std::int64_t tile_ro
 }
 
 std::int64_t pick_tile_rows(const PlanSpec& spec, std::int64_t rows) {
-  const std::vector<std::int64_t> heights = tile_heights(spec);
-  if (spec.cost.workers > 0) {
-    return *std::min_element(heights.rbegin(), heights.rend(), [&](auto a, auto b) {
-      return expected_us(spec, rows, a) < expected_us(spec, rows, b);
-    });
+  std::int64_t best = spec.tile_rows;
+  if (spec.cost.workers == 0) {
+    while (ceil_div(rows, best) < spec.world && next_height(spec, best) > 0) {
+      best = next_height(spec, best);
+    }
+    return best;
   }
-  const auto enough = [&](std::int64_t height) { return ceil_div(rows, height) >= spec.world; };
-  const auto found = std::find_if(heights.begin(), heights.end(), enough);
-  return found != heights.end() ? *found : heights.back();
+  double least_us = expected_us(spec, rows, best);
+  for (std::int64_t height = next_height(spec, best); height > 0;
+       height = next_height(spec, height)) {
+    const double us = expected_us(spec, rows, height);
+    if (us <= least_us) {
+      best = height;
+      least_us = us;
+    }
+  }
+  return best;
 }
 
 CallPlan::CallPlan(const PlanSpec& spec, std::int64_t rows) : spec_(spec) {

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "rowband/plan/tile_order.h"
 
@@ -134,8 +133,9 @@ class CallPlan {
   TileOrder order_;
 };
 
-// The heights that calls of this spec may use, tallest first.
-std::vector<std::int64_t> tile_heights(const PlanSpec& spec);
+// Of the heights that calls of this spec may use, from tile_rows downwards, the one below `height`;
+// 0 below the least.
+std::int64_t next_height(const PlanSpec& spec, std::int64_t height);
 
 // Where the cost is known, microseconds: the first tile, while which nothing travels, then the
 // products or the transfers, whichever take longer, and what of the others is not hidden.

@@ -82,9 +82,9 @@ bool CudaFused::in_window(const void* begin, std::int64_t bytes) const {
   return before(first, part(rank_) + layout_.bytes) && before(part(rank_), first + bytes);
 }
 
-std::uint32_t* CudaFused::flags(int at_rank, int leg, int from) const {
+std::uint32_t* CudaFused::flags(int at_rank, std::uint32_t leg, int from) const {
   auto* words = reinterpret_cast<std::uint32_t*>(part(at_rank) + layout_.control);
-  return words + (leg * spec_.world + from) * spec_.chunks;
+  return words + (static_cast<int>(leg) * spec_.world + from) * spec_.chunks;
 }
 
 Card* CudaFused::cards(int at_rank, int from) const {
@@ -112,16 +112,17 @@ std::string CudaFused::poison() const {
       break;
   }
   const double seconds = std::chrono::duration<double>(options_.deadline).count();
-  if (status->leg == 2) {
+  if (status->leg == kStartLeg) {
     return fmt::format("rank {} waited {:.3g} s for rank {} to begin the call", status->rank,
                        seconds, status->peer);
   }
-  if (status->leg == 3) {
+  if (status->leg == kCopyLeg) {
     return fmt::format("rank {} waited {:.3g} s for its copy of chunk {} to rank {}", status->rank,
                        seconds, status->chunk, status->peer);
   }
   return fmt::format("rank {} waited {:.3g} s for chunk {} of rank {} ({} leg)", status->rank,
-                     seconds, status->chunk, status->peer, status->leg == 0 ? "scatter" : "gather");
+                     seconds, status->chunk, status->peer,
+                     status->leg == kScatterLeg ? "scatter" : "gather");
 }
 
 std::int64_t CudaFused::output_slot() const {
@@ -155,11 +156,11 @@ void CudaFused::point_to_windows(FusedArguments& a, const CallPlan& plan) const 
       a.received[peer] = map_bf16(part(rank_) + layout_.received_row(rank_, peer, 0), band.size(),
                                   spec_.cols, spec_.cols, kPieceRows);
     }
-    a.scatter_flags_at[peer] = flags(peer, 0, rank_);
-    a.gather_flags_at[peer] = flags(peer, 1, rank_);
+    a.scatter_flags_at[peer] = flags(peer, kScatterLeg, rank_);
+    a.gather_flags_at[peer] = flags(peer, kGatherLeg, rank_);
     a.card_at[peer] = cards(peer, rank_);
-    a.scatter_flags[peer] = flags(rank_, 0, peer);
-    a.gather_flags[peer] = flags(rank_, 1, peer);
+    a.scatter_flags[peer] = flags(rank_, kScatterLeg, peer);
+    a.gather_flags[peer] = flags(rank_, kGatherLeg, peer);
     a.card[peer] = cards(rank_, peer);
     a.failure_at[peer] = failure(peer, rank_);
     a.failure[peer] = failure(rank_, peer);
@@ -256,7 +257,7 @@ void CudaFused::queue_copies(const FusedArguments& a, const CallPlan& plan) {
   const bool codes = spec_.wire == Wire::kFp8;
   const std::int64_t results = codes ? layout_.gather_codes : output_slot();
   const std::int64_t result_bytes = codes ? spec_.cols : partial_bytes;
-  const auto send = [&](int leg, int peer, int chunk, std::int64_t from, std::int64_t to,
+  const auto send = [&](std::uint32_t leg, int peer, int chunk, std::int64_t from, std::int64_t to,
                         std::int64_t bytes) {
     const int queue = kQueuesPerPeer * peer_slot(rank_, peer, spec_.world) + chunk % kQueuesPerPeer;
     copies_->send(queue, {a.ready[leg][peer] + chunk, part(peer) + to, part(rank_) + from,
@@ -267,7 +268,7 @@ void CudaFused::queue_copies(const FusedArguments& a, const CallPlan& plan) {
     for (int chunk = 0; chunk < plan.chunks(peer); ++chunk) {
       const Range rows = plan.chunk(peer, chunk);
       const std::int64_t first = rows.begin - plan.band(peer).begin;
-      send(0, peer, chunk, layout_.staging_row(rank_, peer, first),
+      send(kScatterLeg, peer, chunk, layout_.staging_row(rank_, peer, first),
            layout_.received_row(peer, rank_, first), rows.size() * partial_bytes);
     }
   }
@@ -275,7 +276,7 @@ void CudaFused::queue_copies(const FusedArguments& a, const CallPlan& plan) {
     const Range rows = plan.chunk(rank_, chunk);
     const std::int64_t at = results + rows.begin * result_bytes;
     for (int step = 1; step < spec_.world; ++step) {
-      send(1, (rank_ + step) % spec_.world, chunk, at, at, rows.size() * result_bytes);
+      send(kGatherLeg, (rank_ + step) % spec_.world, chunk, at, at, rows.size() * result_bytes);
     }
   }
 }

@@ -44,7 +44,7 @@ class CudaFused final : public FusedExecutor {
   }
   std::int64_t output_slot() const;  // offset of the call's
   std::byte* part(int rank) const { return window_->part(rank); }
-  std::uint32_t* flags(int at_rank, int leg, int from) const;
+  std::uint32_t* flags(int at_rank, std::uint32_t leg, int from) const;
   Card* cards(int at_rank, int from) const;
   Status* failure(int at_rank, int from) const;
   void queue_call(const FusedCall& call, cudaStream_t stream);

@@ -7,8 +7,6 @@
 namespace rowband::cuda {
 namespace {
 
-constexpr int kLegs = 2;
-
 struct Counters {
   std::uint64_t calls;
   std::uint32_t blocks_done;

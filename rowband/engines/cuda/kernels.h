@@ -20,13 +20,18 @@ inline constexpr int kBlockCols = 128;
 inline constexpr int kPieceRows = 64;  // of a piece that leaves shared memory in one bulk store
 inline constexpr int kDepth = 128;     // of a pipeline stage, and of a scale block
 
+// What a wait is for: a peer's partials, its results, its start, or the own copies to it. The first
+// two have flags in the window.
+inline constexpr std::uint32_t kScatterLeg = 0, kGatherLeg = 1, kStartLeg = 2, kCopyLeg = 3;
+inline constexpr int kLegs = 2;
+
 // Why a call failed; written once, by the first wait that ended without its event, for the host to
 // read, and to the peers, who pass it on.
 struct Status {
   enum Code : std::uint32_t { kFine = 0, kDeadline = 1, kDisagreement = 2 };
   std::uint32_t code;
   std::uint32_t rank;  // whose wait
-  std::uint32_t leg;   // 0 scatter, 1 gather, 2 the peer's start, 3 a copy to it
+  std::uint32_t leg;
   std::uint32_t peer;
   std::uint32_t chunk;
   std::uint32_t unused;
@@ -101,8 +106,8 @@ struct FusedArguments {
 
   // Copy engine: local flags, [chunks] by leg and peer. The copy queues wait for `ready`, reset it,
   // copy, and set `copied`, which the kernel resets and passes on to the peer's flag.
-  std::uint32_t* ready[2][kMaxWorld];
-  std::uint32_t* copied[2][kMaxWorld];
+  std::uint32_t* ready[kLegs][kMaxWorld];
+  std::uint32_t* copied[kLegs][kMaxWorld];
 
   DeviceEvent* events;  // null: nothing is recorded
   std::uint32_t* event_count;

@@ -7,9 +7,6 @@
 namespace rowband::cuda {
 namespace {
 
-// What a wait is for: a peer's partials, its results, its start, or the own copies to it.
-constexpr std::uint32_t kScatterLeg = 0, kGatherLeg = 1, kStartLeg = 2, kCopyLeg = 3;
-
 // Folded into a flag's 32 bits without 0, which fresh flags hold.
 __device__ std::uint32_t epoch_of(std::uint64_t call) {
   return static_cast<std::uint32_t>((call - 1) % 0xFFFFFFFFu + 1);

@@ -4,8 +4,10 @@
 
 #include <atomic>
 #include <mutex>
+#include <string>
 #include <vector>
 
+#include "rowband/base/error.h"
 #include "rowband/comm/threads.h"
 
 namespace rowband::cuda {
@@ -37,6 +39,21 @@ TEST(Turns, RanksOfDifferentDevicesGoTogether) {
       while (begun[turn] < 2 && !deadline.passed()) continue;
       EXPECT_EQ(begun[turn], 2);
     });
+  });
+}
+
+// No machine has so many GPUs: the launch fails on both ranks, and each must know of the other's.
+TEST(Turns, AFailedFirstLaunchIsAnErrorOfAllRanks) {
+  run_ranks(2, [&](Communicator& comm) {
+    try {
+      choose_queue(comm, 999, nullptr, soon());
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+      for (const char* part : {"first launch", "rank 0", "rank 1"}) {
+        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+      }
+    }
   });
 }
 
