@@ -153,14 +153,20 @@ TEST(Policy, EveryShapeHasAMeasuredLimitThatSomeCallsReach) {
 }
 
 TEST(Policy, TheLimitIsThatOfTheTransportAndTheWire) {
-  PlanSpec spec{.cols = 7168, .depth = 2048, .world = 2};
-  const auto direct = measured_min_rows("cuda", spec);
-  spec.wire = Wire::kFp8;
-  EXPECT_GT(measured_min_rows("cuda", spec), direct);
-  spec.world = 8;  // not measured
-  spec.transport = Transport::kCopyEngine;
-  EXPECT_GT(measured_min_rows("cuda", spec), direct);
-  EXPECT_EQ(measured_min_rows("host", spec), 512);
+  const auto limit = [](Transport transport, Wire wire, int world) {
+    return measured_min_rows(
+        "cuda",
+        {.cols = 7168, .depth = 2048, .world = world, .wire = wire, .transport = transport});
+  };
+  for (int world : {2, 8}) {  // 8 was not measured
+    const auto direct = limit(Transport::kDirect, Wire::kBf16, world);
+    const auto codes = limit(Transport::kDirect, Wire::kFp8, world);
+    const auto copied = limit(Transport::kCopyEngine, Wire::kBf16, world);
+    EXPECT_LT(direct, codes);
+    EXPECT_LT(codes, copied);
+    // Not measured: that of its transport, not of its wire.
+    EXPECT_EQ(limit(Transport::kCopyEngine, Wire::kFp8, world), copied);
+  }
 }
 
 TEST(Policy, MostDeclinedRowsIsTheLastThatASearchFinds) {
