@@ -11,6 +11,7 @@ struct Counters {
   std::uint64_t calls;
   std::uint32_t blocks_done;
   std::uint32_t widened;
+  std::uint32_t tiles_taken;
   Status status;
   // Then chunk_begin[world][chunks] of 8 bytes, chunk_done[world][chunks], and of ready and copied
   // each [legs][world][chunks], of 4.
@@ -45,6 +46,7 @@ void point_to_counters(FusedArguments& a, void* counters) {
   }
   a.blocks_done = &first->blocks_done;
   a.widened = &first->widened;
+  a.tiles_taken = &first->tiles_taken;
   a.calls = &first->calls;
   a.status = &first->status;
 }

@@ -114,6 +114,7 @@ struct FusedArguments {
   std::uint32_t event_capacity;
   std::uint64_t* chunk_begin;  // [world][chunks]; zero between calls
 
+  std::uint32_t* tiles_taken;  // beside each cluster's first; zero between calls
   std::uint32_t* widened;      // groups of rows taken for widening; zero between calls
   std::uint32_t* chunk_done;   // [world][chunks]: parts handed over; zero between calls
   std::uint32_t* blocks_done;  // zero between calls

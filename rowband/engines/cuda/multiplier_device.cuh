@@ -27,16 +27,14 @@ class Multiplier {
   }
 
   __device__ __forceinline__ void run() {
-    const int first = static_cast<int>(blockIdx.x / 2);
-    const int tiles = (a_.order.tiles() - first + clusters() - 1) / clusters();
-    if (tiles > 0) await_stage();
+    await_stage();
     record_work(DeviceEvent::kStart, 0);
-    for (int i = 0; i < tiles; ++i) {
+    for (int i = 0; shared_.tile(i).z >= 0; ++i) {
       multiply();
       record_work(DeviceEvent::kMultiply, i);
-      hand_over_tile(tile(i));
+      hand_over_tile(shared_.tile(i));
       record_work(DeviceEvent::kHandOver, i);
-      if (i + 1 < tiles) await_stage();
+      await_stage();
     }
   }
 
@@ -47,16 +45,9 @@ class Multiplier {
     const std::uint64_t end = ptx::clock_ns(), begin = ptx::load_shared_word(shared_.last_event);
     ptx::store_shared_word(shared_.last_event, end);
     if (kind == DeviceEvent::kStart) return;
-    const int4 tile = this->tile(index);
+    const int4 tile = shared_.tile(index);
     record(a_,
            {begin, end, kind, static_cast<int>(blockIdx.x / 2), tile.z, tile.w, tile.x, tile.y});
-  }
-
-  // The index-th tile of this block: first row and column, band, chunk.
-  __device__ __forceinline__ int4 tile(int index) const {
-    const uint4 v = ptx::load_shared(shared_.tile(index));
-    return {static_cast<int>(v.x), static_cast<int>(v.y), static_cast<int>(v.z),
-            static_cast<int>(v.w)};
   }
 
   __device__ __forceinline__ void hand_over_tile(const int4& tile) {

@@ -44,6 +44,21 @@ __device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// Whether the phase is over, without much of a wait.
+__device__ __forceinline__ bool barrier_passed(std::uint32_t barrier, std::uint32_t parity) {
+  std::uint32_t passed;
+  asm volatile(
+      "{\n"
+      ".reg .pred passed;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 passed, [%1], %2;\n"
+      "selp.b32 %0, 1, 0, passed;\n"
+      "}"
+      : "=r"(passed)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return passed != 0;
+}
+
 // Arrives at the same barrier of another block of the cluster.
 __device__ __forceinline__ void barrier_arrive_at(std::uint32_t barrier, std::uint32_t block) {
   asm volatile(
@@ -138,6 +153,10 @@ __device__ __forceinline__ void fence_async_global() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
+// Orders this thread's accesses as the device's other threads see them; without the total order,
+// and the time, of __threadfence.
+__device__ __forceinline__ void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
 // --- wgmma ---------------------------------------------------------------------------------------
 
 // Rows of 128 bytes, 128-byte swizzle, groups of 8 rows 1024 bytes apart.
@@ -213,10 +232,19 @@ __device__ __forceinline__ void load_matrices(std::uint32_t from, std::uint32_t&
                : "memory");
 }
 
-__device__ __forceinline__ void store_shared(std::uint32_t to, int4 v) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
-               "r"(v.w)
-               : "memory");
+// To the same address of a block of the cluster, 16 bytes for which `barrier` there waits.
+__device__ __forceinline__ void store_shared_at(std::uint32_t to, std::uint32_t block, int4 v,
+                                                std::uint32_t barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there, barrier;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mapa.shared::cluster.u32 barrier, %6, %1;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [there], {%2, %3, %4, %5},"
+      " [barrier];\n"
+      "}" ::"r"(to),
+      "r"(block), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(barrier)
+      : "memory");
 }
 
 __device__ __forceinline__ uint4 load_shared(std::uint32_t from) {

@@ -9,35 +9,32 @@ namespace rowband::cuda {
 namespace {
 
 // The chunk's bytes are where they belong, or ready for the copy queues.
-__device__ void signal_chunk(const FusedArguments& a, const DeviceTile& tile, std::uint32_t epoch) {
+__device__ void signal_chunk(const FusedArguments& a, int band, int chunk, std::uint32_t epoch) {
   if (a.drop_transfers || failed(a)) return;  // what a failed call made is no result
-  const bool own = tile.band == a.rank;
+  const bool own = band == a.rank;
   for (int step = 1; step < a.world; ++step) {
     const int peer = (a.rank + step) % a.world;
-    if (!own && peer != tile.band) continue;
+    if (!own && peer != band) continue;
     if (a.copy_engine) {
-      ptx::store_release_system(a.ready[own ? kGatherLeg : kScatterLeg][peer] + tile.chunk, 1);
+      ptx::store_release_system(a.ready[own ? kGatherLeg : kScatterLeg][peer] + chunk, 1);
     } else {
-      ptx::store_release_system((own ? a.gather_flags_at : a.scatter_flags_at)[peer] + tile.chunk,
+      ptx::store_release_system((own ? a.gather_flags_at : a.scatter_flags_at)[peer] + chunk,
                                 epoch);
     }
   }
 }
 
 // The last part of a chunk to be written signals it.
-__device__ void chunk_part_done(const FusedArguments& a, const DeviceTile& tile,
-                                std::uint32_t epoch) {
+__device__ void chunk_part_done(const FusedArguments& a, int band, int chunk, std::uint32_t epoch) {
   ptx::fence_async_global();
-  __threadfence_system();
-  const int index = tile.band * a.order.chunks + tile.chunk;
-  const auto parts =
-      static_cast<std::uint32_t>(2 * kSenders * a.order.tiles_in_chunk(tile.band, tile.chunk));
+  ptx::fence_device();
+  const int index = band * a.order.chunks + chunk;
+  const auto parts = static_cast<std::uint32_t>(2 * kSenders * a.order.tiles_in_chunk(band, chunk));
   if (atomicAdd(a.chunk_done + index, 1) + 1 != parts) return;
-  __threadfence_system();
-  signal_chunk(a, tile, epoch);
+  ptx::fence_device();
+  signal_chunk(a, band, chunk, epoch);
   if (a.events != nullptr) {
-    record(a, {a.chunk_begin[index], ptx::clock_ns(), DeviceEvent::kSend, -1, tile.band, tile.chunk,
-               0, 0});
+    record(a, {a.chunk_begin[index], ptx::clock_ns(), DeviceEvent::kSend, -1, band, chunk, 0, 0});
   }
 }
 
@@ -54,73 +51,108 @@ class Sender {
         epoch_(epoch_of(*a.calls + 1)) {}
 
   __device__ void run() {
-    for (DeviceTileWalk walk = first_tile(a_); !walk.done(); walk.advance(clusters())) {
-      const DeviceTile tile = walk.tile();
+    for (int index = 0;; ++index) {
+      const Errand errand = errand_of(shared_.await_tile(index));
+      if (errand.band < 0) return;
       // Only here, where nothing of an earlier tile is left to send, may a wait for peers begin.
-      own_ = tile.band == a_.rank;
-      if (own_ && a_.world > 1) await_partials(tile.chunk);
-      if (lane_ == 0) send_tile(tile);
+      if (needs_partials(errand)) await_partials(errand.chunk);
+      if (lane_ == 0) send_tile(errand, index);
       __syncwarp();
     }
   }
 
  private:
+  // Where a tile's pieces of this side belong.
+  struct Errand {
+    int band, chunk;
+    int row, row_in_band, col;
+  };
+  __device__ Errand errand_of(const int4& tile) const {
+    const int band_begin = a_.order.rows_of(a_.order.band_tiles(tile.z)).begin;
+    return {tile.z, tile.w, tile.x, tile.x - band_begin, tile.y + side_ * kPieceCols};
+  }
+
+  __device__ bool needs_partials(const Errand& to) const {
+    return to.band == a_.rank && a_.world > 1;
+  }
+
+  // By the whole warp.
   __device__ void await_partials(int chunk) {
+    if (chunk <= arrived_) return;
     if (lane_ < a_.world && lane_ != a_.rank) {
       await(a_, a_.scatter_flags[lane_] + chunk, epoch_, kScatterLeg, lane_, chunk);
     }
     __syncwarp();
     ptx::fence_async_global();
+    arrived_ = chunk;
   }
 
-  __device__ void send_tile(const DeviceTile& tile) {
+  // Whether they are all here, by the first lane, which waits for nothing.
+  __device__ bool have_partials(int chunk) {
+    if (chunk <= seen_) return true;
+    for (int peer = first_peer(); peer < a_.world; peer = peer_after(peer)) {
+      if (ptx::load_acquire_system(a_.scatter_flags[peer] + chunk) != epoch_) return false;
+    }
+    ptx::fence_async_global();
+    seen_ = chunk;
+    return true;
+  }
+
+  __device__ void send_tile(const Errand& now, int index) {
     if (a_.events != nullptr) {
-      atomicCAS(reinterpret_cast<unsigned long long*>(a_.chunk_begin) +
-                    tile.band * a_.order.chunks + tile.chunk,
+      atomicCAS(reinterpret_cast<unsigned long long*>(a_.chunk_begin) + now.band * a_.order.chunks +
+                    now.chunk,
                 0ull, ptx::clock_ns());
     }
-    row_ = tile.rows.begin;
-    row_in_band_ = row_ - a_.order.rows_of(a_.order.band_tiles(tile.band)).begin;
-    col_ = tile.cols.begin + static_cast<int>(ptx::block_of_cluster()) * kBlockCols +
-           side_ * kPieceCols;
-    chunk_ = tile.chunk;
     alive_ = !failed(a_);
     hesitate();
-    for (int group = 0; group < groups(a_); ++group) make_ready(group);
     for (int group = 0; group < groups(a_); ++group) {
-      if (own_ && a_.world > 1) bring_other_partials(group);
+      if ((ready_ >> group & 1) == 0) make_ready(now, group);
+    }
+    ready_ = 0;
+    Errand next{.band = -1};
+    for (int group = 0; group < groups(a_); ++group) {
+      if (needs_partials(now)) bring_other_partials(now, group);
       await_written(group);
-      if (!(fp8 && own_)) {
-        send_piece(group, tile.band);
+      if (!(fp8 && now.band == a_.rank)) {
+        send_piece(now, group);
       } else if (side_ == 0) {
-        send_codes(group);  // of the whole width; the right piece's buffer held partials only
+        send_codes(now, group);  // of the whole width; the right piece's buffer held partials only
       }
       // One piece at a time: with more on their way the operands' loads stand behind them.
       ptx::store_commit();
       ptx::store_wait_written();
+      // The next tile's partials come while its products run.
+      if (next.band < 0 && shared_.tile_known(index + 1)) {
+        next = errand_of(shared_.tile(index + 1));
+      }
+      if (next.band >= 0 && (!needs_partials(next) || have_partials(next.chunk))) {
+        make_ready(next, group);
+        ready_ |= 1u << group;
+      }
     }
-    if (a_.world > 1) chunk_part_done(a_, tile, epoch_);
+    if (a_.world > 1) chunk_part_done(a_, now.band, now.chunk, epoch_);
   }
 
-  // The piece's buffer, whose earlier content has left, goes to the group: empty, or with the first
+  // The group's buffer, whose earlier content has left, is the tile's: empty, or with the first
   // peer's partial.
-  __device__ void make_ready(int group) {
-    if (own_ && a_.world > 1) return bring_partial(group, first_peer());
+  __device__ void make_ready(const Errand& to, int group) {
+    if (needs_partials(to)) return bring_partial(to, group, first_peer());
     ptx::barrier_arrive(shared_.buffer_ready(group, side_));
   }
 
-  __device__ void bring_partial(int group, int peer) {
+  __device__ void bring_partial(const Errand& to, int group, int peer) {
     const std::uint32_t arrived = shared_.buffer_ready(group, side_);
     ptx::barrier_expect(arrived, kPieceBytes);
-    ptx::tensor_load(shared_.piece(group, side_), &a_.received[peer], col_,
-                     row_in_band_ + group * kGroupRows, arrived);
+    ptx::tensor_load(shared_.piece(group, side_), &a_.received[peer], to.col,
+                     to.row_in_band + group * kGroupRows, arrived);
   }
 
   // Each once the group has read the one before.
-  __device__ void bring_other_partials(int group) {
+  __device__ void bring_other_partials(const Errand& to, int group) {
     for (int peer = peer_after(first_peer()); peer < a_.world; peer = peer_after(peer)) {
       await_written(group);
-      bring_partial(group, peer);
+      bring_partial(to, group, peer);
     }
   }
 
@@ -128,44 +160,46 @@ class Sender {
     written_.wait(shared_.buffer_written(group, side_), group);
   }
 
-  __device__ void send_piece(int group, int band) {
+  __device__ void send_piece(const Errand& to, int group) {
     const std::uint32_t from = shared_.piece(group, side_);
     const int below = group * kGroupRows;
-    if (own_) {
-      for (int step = 0; step < places(); ++step) {  // this rank's own first
-        ptx::tensor_store(&a_.output_at[(a_.rank + step) % a_.world], from, col_, row_ + below);
+    if (to.band == a_.rank) {
+      for (int step = 0; step < places(to.chunk); ++step) {  // this rank's own first
+        ptx::tensor_store(&a_.output_at[(a_.rank + step) % a_.world], from, to.col, to.row + below);
       }
-    } else if (moves_bytes()) {
-      ptx::tensor_store(&a_.partials_to[band], from, col_, row_in_band_ + below);
+    } else if (moves_bytes(to.chunk)) {
+      ptx::tensor_store(&a_.partials_to[to.band], from, to.col, to.row_in_band + below);
     }
   }
 
-  __device__ void send_codes(int group) {
-    const int row = row_ + group * kGroupRows;
+  __device__ void send_codes(const Errand& to, int group) {
+    const int row = to.row + group * kGroupRows;
     if (row >= a_.order.rows) return;
     if (a_.copy_engine) {  // its queues take the codes from the own window
-      ptx::tensor_store(&a_.codes_at[a_.rank], shared_.piece(group, side_), col_, row);
+      ptx::tensor_store(&a_.codes_at[a_.rank], shared_.piece(group, side_), to.col, row);
     }
-    if (!moves_bytes()) return;
+    if (!moves_bytes(to.chunk)) return;
     for (int step = 1; step < a_.world; ++step) {
       const int rank = (a_.rank + step) % a_.world;
       if (!a_.copy_engine) {
-        ptx::tensor_store(&a_.codes_at[rank], shared_.piece(group, side_), col_, row);
+        ptx::tensor_store(&a_.codes_at[rank], shared_.piece(group, side_), to.col, row);
       }
-      if (col_ < a_.order.cols) {  // small, and not side by side: no work for the copy engine
-        ptx::bulk_store(a_.code_scales_at[rank] + col_ / kDepth * a_.code_scale_rows + row,
+      if (to.col < a_.order.cols) {  // small, and not side by side: no work for the copy engine
+        ptx::bulk_store(a_.code_scales_at[rank] + to.col / kDepth * a_.code_scale_rows + row,
                         shared_.code_scale(group), kCodeScaleBytes);
       }
     }
   }
 
   // A call that has failed writes nothing at its peers: they may still be in an earlier one.
-  __device__ bool moves_bytes() const {
+  __device__ bool moves_bytes(int chunk) const {
     if (a_.drop_transfers || !alive_) return false;
-    return !a_.skip_transfers || (a_.skip_only_chunk >= 0 && a_.skip_only_chunk != chunk_);
+    return !a_.skip_transfers || (a_.skip_only_chunk >= 0 && a_.skip_only_chunk != chunk);
   }
   // How many ranks, from the own one on, this kernel stores finished rows at.
-  __device__ int places() const { return a_.copy_engine || !moves_bytes() ? 1 : a_.world; }
+  __device__ int places(int chunk) const {
+    return a_.copy_engine || !moves_bytes(chunk) ? 1 : a_.world;
+  }
 
   // A random time, for tests.
   __device__ void hesitate() const {
@@ -184,9 +218,10 @@ class Sender {
   const int side_, lane_;
   const std::uint32_t epoch_;
   Phases written_;
-  bool own_ = false, alive_ = true;
-  int chunk_ = 0;
-  int row_ = 0, row_in_band_ = 0, col_ = 0;  // of the tile's pieces
+  int arrived_ = -1, seen_ = -1;  // the last own chunk whose partials are here: to the warp's
+                                  // knowledge, to the first lane's
+  std::uint32_t ready_ = 0;       // first lane: a bit for each group with its buffer for this tile
+  bool alive_ = true;
 };
 
 }  // namespace

@@ -7,8 +7,6 @@
 namespace rowband::cuda {
 namespace {
 
-using DeviceTile = BasicTile<std::int32_t>;
-
 constexpr int kStages = 4;
 constexpr int kRowsBytes = kTileRows * kDepth;
 constexpr int kColsBytes = kBlockCols * kDepth;
@@ -22,25 +20,27 @@ constexpr int kSenders = 2;                        // one for the left pieces, o
 constexpr int kPieceCols = kBlockCols / kSenders;  // a piece: 64 rows of 128 bytes
 constexpr int kPieceBytes = kPieceRows * kPieceCols * 2;
 constexpr int kPieces = kGroups * kSenders;      // a whole tile may be on its way out
-constexpr int kTileSlots = 8;                    // the loader is at most kStages tiles ahead
+constexpr int kTileSlots = 8;                    // the senders to the loaders: kStages + 2 at most
 constexpr int kCodeScaleBytes = kGroupRows * 4;  // fp8 wire: of a group's rows
 static_assert(kGroupRows == kPieceRows && kPieceCols * 2 == 128);
 
 constexpr int kSharedBytes = kStages * kStageBytes + kPieces * kPieceBytes +
                              kStages * kStageScaleBytes + kGroups * kCodeScaleBytes +
-                             16 * kTileSlots + 8 * (2 * kStages + 2 * kPieces + 1);
-static_assert(kStages < kTileSlots && kSharedBytes <= 227 * 1024);
+                             (16 + 8) * kTileSlots + 8 * (2 * kStages + 2 * kPieces + 1);
+static_assert(kStages + 2 < kTileSlots && kSharedBytes <= 227 * 1024);
 
 struct Shared {
   // Shared-memory addresses.
-  std::uint32_t stages, pieces, scales, code_scales, tiles, full, empty, ready, written, last_event;
+  std::uint32_t stages, pieces, scales, code_scales, tiles, known, full, empty, ready, written,
+      last_event;
   __device__ explicit Shared(std::uint32_t base)  // aligned to 1024
       : stages(base),
         pieces(stages + kStages * kStageBytes),
         scales(pieces + kPieces * kPieceBytes),
         code_scales(scales + kStages * kStageScaleBytes),
         tiles(code_scales + kGroups * kCodeScaleBytes),
-        full(tiles + 16 * kTileSlots),
+        known(tiles + 16 * kTileSlots),
+        full(known + 8 * kTileSlots),
         empty(full + 8 * kStages),
         ready(empty + 8 * kStages),
         written(ready + 8 * kPieces),
@@ -56,6 +56,7 @@ struct Shared {
       ptx::barrier_init(ready + 8 * i, 1);
       ptx::barrier_init(written + 8 * i, kGroupThreads / 32);
     }
+    for (int i = 0; i < kTileSlots; ++i) ptx::barrier_init(known + 8 * i, 1);
     ptx::barrier_init_visible_to_cluster();
   }
 
@@ -74,7 +75,34 @@ struct Shared {
   __device__ std::uint32_t code_scale(int group) const {
     return code_scales + group * kCodeScaleBytes;
   }
-  __device__ std::uint32_t tile(int index) const { return tiles + index % kTileSlots * 16; }
+
+  // The index-th tile of this cluster: first row, first column of this block, band, chunk; band -1
+  // after the last. By the first block's loader, to both blocks, whose loaders expect it.
+  __device__ void tell_tile(int index, const int4& tile) const {
+    for (int block = 0; block < 2; ++block) {
+      ptx::store_shared_at(tile_slot(index), block,
+                           {tile.x, tile.y + block * kBlockCols, tile.z, tile.w},
+                           tile_barrier(index));
+    }
+  }
+  __device__ void expect_tile(int index) const { ptx::barrier_expect(tile_barrier(index), 16); }
+  __device__ bool tile_known(int index) const {
+    return ptx::barrier_passed(tile_barrier(index), index / kTileSlots & 1);
+  }
+  __device__ int4 await_tile(int index) const {
+    ptx::barrier_wait(tile_barrier(index), index / kTileSlots & 1);
+    return tile(index);
+  }
+  // Once it is known.
+  __device__ int4 tile(int index) const {
+    const uint4 v = ptx::load_shared(tile_slot(index));
+    return {static_cast<int>(v.x), static_cast<int>(v.y), static_cast<int>(v.z),
+            static_cast<int>(v.w)};
+  }
+
+ private:
+  __device__ std::uint32_t tile_slot(int index) const { return tiles + index % kTileSlots * 16; }
+  __device__ std::uint32_t tile_barrier(int index) const { return known + index % kTileSlots * 8; }
 };
 
 struct Ring {
@@ -100,9 +128,6 @@ struct Phases {
 // That multiply in this call; the others have no part of its tiles.
 __device__ int groups(const FusedArguments& a) { return a.order.tile_rows / kGroupRows; }
 __device__ int clusters() { return static_cast<int>(gridDim.x / 2); }
-__device__ DeviceTileWalk first_tile(const FusedArguments& a) {
-  return {a.order, a.rank, static_cast<int>(blockIdx.x / 2)};
-}
 
 }  // namespace
 }  // namespace rowband::cuda

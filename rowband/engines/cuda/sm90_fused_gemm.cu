@@ -56,37 +56,74 @@ class ScaleLoader {
   const float* cols_;
 };
 
+// Which tiles a cluster computes, by one thread of it: the first by the cluster's number, the
+// others from a counter, so that a cluster that the link holds up takes fewer.
+class TileSource {
+ public:
+  __device__ TileSource(const FusedArguments& a, const Shared& shared)
+      : a_(a), shared_(shared), at_(blockIdx.x / 2), walk_(a.order, a.rank, at_) {}
+
+  __device__ void take() { next_ = clusters() + atomicAdd(a_.tiles_taken, 1); }
+  __device__ void advance() {
+    walk_.advance(next_ - at_);
+    at_ = next_;
+  }
+  __device__ void tell(int index) const {
+    int4 place = {0, 0, -1, 0};
+    if (!walk_.done()) {
+      const auto tile = walk_.tile();
+      place = {tile.rows.begin, tile.cols.begin, tile.band, tile.chunk};
+    }
+    shared_.tell_tile(index, place);
+  }
+
+ private:
+  const FusedArguments& a_;
+  const Shared& shared_;
+  int at_, next_ = 0;
+  DeviceTileWalk walk_;
+};
+
 // By a whole warp, whose first lane speaks to the tensor maps.
 __device__ void load_tiles(const FusedArguments& a, const Shared& shared) {
   const std::uint32_t block = ptx::block_of_cluster();
   const int depth_blocks = static_cast<int>(a.depth / kDepth);
-  const bool speaks = threadIdx.x % 32 == 0;
+  const bool speaks = threadIdx.x % 32 == 0, leads = speaks && block == 0;
   const int half_rows = a.order.tile_rows / 2;
+  TileSource source(a, shared);
+  if (speaks) shared.expect_tile(0);
+  if (leads) source.tell(0);
   Ring ring;
-  int slot = 0;
-  for (DeviceTileWalk walk = first_tile(a); !walk.done(); walk.advance(clusters()), ++slot) {
-    const DeviceTile tile = walk.tile();
-    const int rows = tile.rows.begin + static_cast<int>(block) * half_rows;
-    const int cols = tile.cols.begin + static_cast<int>(block) * kBlockCols;
-    ScaleLoader scales(a, tile.rows.begin, cols);
+  int index = 0;
+  int4 tile = shared.await_tile(0);
+  for (; tile.z >= 0; tile = shared.await_tile(++index)) {
+    const int row = tile.x + static_cast<int>(block) * half_rows;
+    ScaleLoader scales(a, tile.x, tile.y);
+    if (speaks) shared.expect_tile(index + 1);
+    if (leads) source.take();
     for (int k = 0; k < depth_blocks; ++k) {
       ptx::barrier_wait(shared.empty + 8 * ring.stage, ring.parity ^ 1);
       const std::uint32_t full = shared.full + 8 * ring.stage;
       if (speaks) {
-        if (k == 0) {
-          ptx::store_shared(shared.tile(slot), {tile.rows.begin, cols, tile.band, tile.chunk});
-        }
         const std::uint32_t stage = shared.stages + ring.stage * kStageBytes;
         ptx::barrier_expect(full, 2 * half_rows * kDepth + kColsBytes);
-        ptx::tensor_load_multicast(stage + block * half_rows * kDepth, &a.x, k * kDepth, rows, full,
+        ptx::tensor_load_multicast(stage + block * half_rows * kDepth, &a.x, k * kDepth, row, full,
                                    3);
-        ptx::tensor_load(stage + kRowsBytes, &a.w, k * kDepth, cols, full);
+        ptx::tensor_load(stage + kRowsBytes, &a.w, k * kDepth, tile.y, full);
       }
       scales.copy_next(shared.scales + ring.stage * kStageScaleBytes);
       ptx::arrive_when_copied(full);
       ring.advance();
+      if (leads && k == depth_blocks / 2) {
+        source.advance();
+        source.tell(index + 1);
+      }
     }
   }
+  // A last stage without operands, so that the groups see that there is no tile.
+  ptx::barrier_wait(shared.empty + 8 * ring.stage, ring.parity ^ 1);
+  if (speaks) ptx::barrier_arrive(shared.full + 8 * ring.stage);
+  ptx::arrive_when_copied(shared.full + 8 * ring.stage);
 }
 
 // Stream waits have no deadline of their own: a failed call opens them all. What is copied then is
@@ -110,6 +147,7 @@ __device__ void finish_call(const FusedArguments& a) {
     a.chunk_done[i] = 0;
     a.chunk_begin[i] = 0;
   }
+  *a.tiles_taken = 0;
   *a.widened = 0;
   *a.blocks_done = 0;
   ++*a.calls;
