@@ -108,7 +108,7 @@ class EnginePlanner {
   virtual int tiles_at_once() const = 0;
 
   // Chunks per band that were measured best, where the caller does not say.
-  virtual int best_chunks(Transport transport) const = 0;
+  virtual int best_chunks(Transport transport, Wire wire) const = 0;
 };
 
 class Engine : public EnginePlanner {
@@ -121,7 +121,9 @@ class Engine : public EnginePlanner {
     return planner_->window_bytes(spec);
   }
   int tiles_at_once() const final { return planner_->tiles_at_once(); }
-  int best_chunks(Transport transport) const final { return planner_->best_chunks(transport); }
+  int best_chunks(Transport transport, Wire wire) const final {
+    return planner_->best_chunks(transport, wire);
+  }
 
   virtual std::string_view name() const = 0;    // "host", "cuda"
   virtual std::string description() const = 0;  // kernel and threads, for logs and reports

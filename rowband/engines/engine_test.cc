@@ -79,7 +79,7 @@ TEST(Engines, APlanNeedsNoHardware) {
   const auto host = make_planner(EngineKind::kHost, {});
   EXPECT_EQ(host->why_not_served(shape(*host, 8)), "");
   EXPECT_EQ(host->tiles_at_once(), 0);
-  EXPECT_EQ(host->best_chunks(Transport::kDirect), 4);
+  EXPECT_EQ(host->best_chunks(Transport::kDirect, Wire::kBf16), 4);
   if (!have_cuda()) {
     return expect_unavailable("this build has no cuda engine",
                               [] { make_planner(EngineKind::kCuda, {}); });
@@ -88,8 +88,9 @@ TEST(Engines, APlanNeedsNoHardware) {
   const PlanSpec spec = shape(*cuda, 2);
   EXPECT_EQ(cuda->why_not_served(spec), "");
   EXPECT_EQ(cuda->tiles_at_once(), 66);  // 132 SMs in pairs
-  EXPECT_EQ(cuda->best_chunks(Transport::kDirect), 2);
-  EXPECT_EQ(cuda->best_chunks(Transport::kCopyEngine), 4);
+  EXPECT_EQ(cuda->best_chunks(Transport::kDirect, Wire::kBf16), 2);
+  EXPECT_EQ(cuda->best_chunks(Transport::kDirect, Wire::kFp8), 8);
+  EXPECT_EQ(cuda->best_chunks(Transport::kCopyEngine, Wire::kBf16), 4);
   // One band of partials, of 43 tiles of 192 rows, and two slots of results, and control words
   // beside.
   const std::int64_t rows_bytes = 7168 * 2, rows = 43 * 192 + 2 * 16384;

@@ -53,16 +53,16 @@ bool overlap(const void* a, std::int64_t a_bytes, const void* b, std::int64_t b_
 
 PlanSpec GemmAllReduce::plan_spec(const EnginePlanner& planner, const GemmAllReduceOptions& options,
                                   int world) {
-  PlanSpec spec =
-      planner.with_tiles({.max_rows = options.max_rows,
-                          .cols = options.cols,
-                          .depth = options.depth,
-                          .world = world,
-                          .wire = options.wire,
-                          .transport = options.transport,
-                          .gather_scale = options.gather_scale,
-                          .chunks = options.chunks.value_or(planner.best_chunks(options.transport)),
-                          .slots = options.slots});
+  PlanSpec spec = planner.with_tiles(
+      {.max_rows = options.max_rows,
+       .cols = options.cols,
+       .depth = options.depth,
+       .world = world,
+       .wire = options.wire,
+       .transport = options.transport,
+       .gather_scale = options.gather_scale,
+       .chunks = options.chunks.value_or(planner.best_chunks(options.transport, options.wire)),
+       .slots = options.slots});
   if (options.faults && options.faults->tile_rows) {
     spec.tile_rows = spec.min_tile_rows = *options.faults->tile_rows;
   }

@@ -41,7 +41,7 @@ TEST(GemmAllReduce, ChunksThatAreNotGivenAreTheEnginesBest) {
   GemmAllReduceOptions options = exact_options(200, 136, 128);
   options.chunks.reset();
   EXPECT_EQ(GemmAllReduce::plan_spec(*planner, options, 2).chunks,
-            planner->best_chunks(options.transport));
+            planner->best_chunks(options.transport, options.wire));
   options.chunks = 3;
   EXPECT_EQ(GemmAllReduce::plan_spec(*planner, options, 2).chunks, 3);
 }

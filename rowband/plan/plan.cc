@@ -204,7 +204,8 @@ CallPlan::CallPlan(const PlanSpec& spec, std::int64_t rows) : spec_(spec) {
     fail(ErrorCode::kInvalidArgument, "M={} rows: this plan takes 0..{} (max_rows)", rows,
          spec.max_rows);
   }
-  order_ = {rows, spec.cols, pick_tile_rows(spec, rows), spec.tile_cols, spec.world, spec.chunks};
+  order_ = {rows,        spec.cols,   pick_tile_rows(spec, rows), spec.tile_cols, spec.world,
+            spec.chunks, spec.own_lag};
 }
 
 Tile CallPlan::tile(int rank, std::int64_t index) const {
@@ -212,10 +213,6 @@ Tile CallPlan::tile(int rank, std::int64_t index) const {
     fail(ErrorCode::kInternal, "tile {} of a plan of {}", index, tiles());
   }
   return order_.tile(rank, index);
-}
-
-std::int64_t CallPlan::peer_tiles(int rank) const {
-  return tiles() - order_.band_tiles(rank).size() * col_tiles();
 }
 
 std::int64_t CallPlan::scatter_bytes(int rank) const {

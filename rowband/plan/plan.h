@@ -55,6 +55,7 @@ struct PlanSpec {
   std::int64_t min_tile_rows = 32;
   TileCost cost = {};
   std::int64_t tile_cols = 256;
+  int own_lag = -1;  // see TileOrder
   // fp8 wire: scales lie [block][row] in the window, so that a tile's are neighbours; else
   // [row][block].
   bool block_major_scales = false;
@@ -104,8 +105,8 @@ class CallPlan {
   const TileOrder& order() const { return order_; }
   std::int64_t rows() const { return order_.rows; }
   std::int64_t tile_rows() const { return order_.tile_rows; }
-  std::int64_t row_tiles() const { return order_.row_tiles(); }  // of the whole output
-  std::int64_t col_tiles() const { return order_.col_tiles(); }
+  std::int64_t row_tiles() const { return order_.row_tiles; }  // of the whole output
+  std::int64_t col_tiles() const { return order_.col_tiles; }
 
   // Rows; the band may be empty, and has no chunks then.
   Range band(int owner) const { return order_.rows_of(order_.band_tiles(owner)); }
@@ -121,8 +122,8 @@ class CallPlan {
   int band_at(int rank, int position) const { return order_.band_at(rank, position); }
   std::int64_t tiles() const { return order_.tiles(); }
   Tile tile(int rank, std::int64_t index) const;  // throws beyond tiles()
-  // How many of `rank`'s tiles, the first ones, belong to peers.
-  std::int64_t peer_tiles(int rank) const;
+  // How many of `rank`'s tiles belong to peers: the first ones, unless own tiles come between.
+  std::int64_t peer_tiles(int rank) const { return order_.mix(rank).peers; }
 
   // Bytes that leave `rank` on each leg, to all peers together.
   std::int64_t scatter_bytes(int rank) const;

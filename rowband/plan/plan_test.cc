@@ -104,22 +104,22 @@ TEST(Plan, PeersComeFirstAndRotatedTheOwnBandLast) {
     for (std::int64_t rows : {1, 8, 65, 300}) {
       const CallPlan plan(spec, rows);
       for (int rank = 0; rank < spec.world; ++rank) {
-        std::vector<int> order;
-        int chunk = -1;
+        std::vector<std::pair<int, int>> order, expected;  // band, chunk
         for (std::int64_t i = 0; i < plan.tiles(); ++i) {
           const Tile tile = plan.tile(rank, i);
           ASSERT_EQ(tile.band == rank, i >= plan.peer_tiles(rank));
-          if (order.empty() || order.back() != tile.band) {
-            order.push_back(tile.band);
-            chunk = -1;
-          }
-          ASSERT_GE(tile.chunk, chunk);  // chunks ascend within a band
-          chunk = tile.chunk;
+          const std::pair part{tile.band, tile.chunk};
+          if (order.empty() || order.back() != part) order.push_back(part);
         }
-        std::vector<int> expected;
-        for (int step = 1; step <= spec.world; ++step) {
-          const int owner = (rank + step) % spec.world;
-          if (plan.band(owner).size() > 0) expected.push_back(owner);
+        for (const bool own : {false, true}) {
+          for (int chunk = 0; chunk < spec.chunks; ++chunk) {
+            for (int step = 1; step <= spec.world; ++step) {
+              const int owner = (rank + step) % spec.world;
+              if ((owner == rank) == own && chunk < plan.chunks(owner)) {
+                expected.emplace_back(owner, chunk);
+              }
+            }
+          }
         }
         ASSERT_EQ(order, expected) << "M=" << rows << " rank=" << rank;
       }
@@ -127,22 +127,65 @@ TEST(Plan, PeersComeFirstAndRotatedTheOwnBandLast) {
   });
 }
 
+TEST(Plan, OwnTilesBetweenComeAfterEveryPeersTileOfTheirChunk) {
+  for_each_small_spec([](PlanSpec spec) {
+    for (int lag : {0, 1, 5, 66}) {
+      spec.own_lag = lag;
+      for (std::int64_t rows : {1, 8, 64, 65, 130, 300}) {
+        const CallPlan plan(spec, rows);
+        for (int rank = 0; rank < spec.world; ++rank) {
+          int last_own = -1;  // chunk
+          std::int64_t own_before = 0, first_own = 0;
+          for (std::int64_t i = 0; i < plan.tiles(); ++i) {
+            const Tile tile = plan.tile(rank, i);
+            if (tile.band == rank) {
+              ASSERT_GE(tile.chunk, last_own);
+              last_own = tile.chunk;
+              if (own_before++ == 0) first_own = i;
+            } else {
+              ASSERT_GT(tile.chunk, last_own)
+                  << "M=" << rows << " rank=" << rank << " tile " << i << " lag " << lag;
+            }
+          }
+          ASSERT_EQ(plan.tiles() - own_before, plan.peer_tiles(rank));
+          if (own_before > 0) {
+            ASSERT_EQ(first_own, std::min(plan.order().mix(rank).ahead + spec.world - 1,
+                                          plan.peer_tiles(rank)))
+                << "M=" << rows << " rank=" << rank;
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(Plan, OwnTilesBetweenAreOneOfEachWTiles) {
+  PlanSpec spec = small_spec(4, 4, 32);
+  spec.own_lag = 0;
+  const CallPlan plan(spec, spec.max_rows);
+  const std::int64_t begin = plan.order().mix(0).ahead;
+  ASSERT_LT(begin, plan.peer_tiles(0));
+  for (std::int64_t i = begin; i < plan.peer_tiles(0); ++i) {
+    EXPECT_EQ(plan.tile(0, i).band == 0, (i - begin) % 4 == 3) << i;
+  }
+}
+
 TEST(Plan, AWalkInStepsVisitsTheSameTiles) {
-  for_each_small_spec([](const PlanSpec& spec) {
-    for (std::int64_t rows : {0, 1, 8, 65, 130, 300}) {
-      const CallPlan plan(spec, rows);
-      for (int rank = 0; rank < spec.world; ++rank) {
-        for (std::int64_t step : {1, 2, 7, 66}) {
-          for (std::int64_t first = 0; first < std::min<std::int64_t>(step, 5); ++first) {
-            std::int64_t index = first;
-            for (TileWalk walk(plan.order(), rank, first); !walk.done(); walk.advance(step)) {
-              const Tile want = plan.tile(rank, index), got = walk.tile();
+  for_each_small_spec([](PlanSpec spec) {
+    for (int lag : {-1, 0, 5}) {
+      spec.own_lag = lag;
+      for (std::int64_t rows : {0, 1, 8, 65, 130, 300}) {
+        const CallPlan plan(spec, rows);
+        for (int rank = 0; rank < spec.world; ++rank) {
+          for (std::int64_t step : {1, 2, 7, 66}) {
+            const auto mix = plan.order().mix(rank);
+            TileWalk walk(plan.order(), mix, rank);
+            for (std::int64_t index = step / 2; index < plan.tiles(); index += step) {
+              const Tile want = plan.tile(rank, index), got = walk.tile(index);
               ASSERT_TRUE(got.band == want.band && got.chunk == want.chunk &&
                           got.rows == want.rows && got.cols == want.cols)
                   << "M=" << rows << " rank=" << rank << " tile " << index;
-              index += step;
             }
-            ASSERT_GE(index, plan.tiles());
           }
         }
       }

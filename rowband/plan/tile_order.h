@@ -31,6 +31,29 @@ struct BasicTile {
 };
 using Tile = BasicTile<std::int64_t>;
 
+// How the tiles of its peers' bands and of its own come together in a rank's order: once enough of
+// the peers' are ahead, an own one follows each W - 1 of theirs.
+template <typename Int>
+struct BasicTileMix {
+  Int peers = 0;  // tiles
+  Int own = 0;
+  Int ahead = 0;  // of the peers' before the first own one
+  std::int32_t world = 1;
+
+  // Where tile `index` in [0, peers + own) stands in its list.
+  struct Place {
+    bool own;
+    Int index;
+  };
+  ROWBAND_HOST_DEVICE constexpr Place place(Int index) const {
+    const Int beyond = index < ahead ? 0 : index - ahead, rounds = beyond / world;
+    const Int own_before = rounds < own ? rounds : own;
+    if (index - own_before >= peers) return {true, index - peers};
+    const bool turn = index >= ahead && rounds < own && beyond - rounds * world == world - 1;
+    return {turn, turn ? own_before : index - own_before};
+  }
+};
+
 // The order of one call. Ranges of tiles count whole tile rows; the last one may be short.
 template <typename Int>
 struct BasicTileOrder {
@@ -43,10 +66,27 @@ struct BasicTileOrder {
   Int tile_cols = 1;
   std::int32_t world = 1;   // W
   std::int32_t chunks = 1;  // per band at most
+  // Negative: the own band last. Else own tiles come between the peers', those of a chunk so many
+  // tiles after the peers' of that chunk.
+  std::int32_t own_lag = -1;
+  // Of the whole output. Kept, since devices divide slowly.
+  Int row_tiles = 0;
+  Int col_tiles = 0;
 
-  ROWBAND_HOST_DEVICE constexpr Int row_tiles() const { return (rows + tile_rows - 1) / tile_rows; }
-  ROWBAND_HOST_DEVICE constexpr Int col_tiles() const { return (cols + tile_cols - 1) / tile_cols; }
-  ROWBAND_HOST_DEVICE constexpr Int tiles() const { return row_tiles() * col_tiles(); }
+  constexpr BasicTileOrder() = default;
+  constexpr BasicTileOrder(Int m, Int n, Int height, Int width, int ranks, int most_chunks,
+                           int lag = -1)
+      : rows(m),
+        cols(n),
+        tile_rows(height),
+        tile_cols(width),
+        world(ranks),
+        chunks(most_chunks),
+        own_lag(lag),
+        row_tiles((m + height - 1) / height),
+        col_tiles((n + width - 1) / width) {}
+
+  ROWBAND_HOST_DEVICE constexpr Int tiles() const { return row_tiles * col_tiles; }
 
   // Part `index` of `total` dealt over `parts`: sizes differ by at most one, larger ones first.
   ROWBAND_HOST_DEVICE static constexpr Range deal(Int total, Int parts, Int index) {
@@ -56,7 +96,7 @@ struct BasicTileOrder {
   }
 
   ROWBAND_HOST_DEVICE constexpr Range band_tiles(int owner) const {
-    return deal(row_tiles(), world, owner);
+    return deal(row_tiles, world, owner);
   }
   ROWBAND_HOST_DEVICE constexpr int chunk_count(int owner) const {
     const Int size = band_tiles(owner).size();
@@ -68,7 +108,7 @@ struct BasicTileOrder {
     return {band.begin + part.begin, band.begin + part.end};
   }
   ROWBAND_HOST_DEVICE constexpr Int tiles_in_chunk(int owner, int index) const {
-    return chunk_tiles(owner, index).size() * col_tiles();
+    return chunk_tiles(owner, index).size() * col_tiles;
   }
   ROWBAND_HOST_DEVICE constexpr Range rows_of(Range tiles) const {
     const Int begin = tiles.begin * tile_rows, end = tiles.end * tile_rows;
@@ -79,104 +119,87 @@ struct BasicTileOrder {
   ROWBAND_HOST_DEVICE constexpr int band_at(int rank, int position) const {
     return (rank + 1 + position) % world;
   }
-
-  // Tile `index` in [0, tiles()): bands by band_at, chunks ascending, then column by column with
-  // the chunk's row tiles innermost, so that a weight panel is used while warm. An empty tile
-  // beyond.
-  ROWBAND_HOST_DEVICE constexpr Tile tile(int rank, Int index) const {
-    for (int position = 0; position < world; ++position) {
-      const int owner = band_at(rank, position);
-      const Int band_size = band_tiles(owner).size() * col_tiles();
-      if (index >= band_size) {
-        index -= band_size;
-        continue;
-      }
-      int chunk = 0;
-      for (; index >= tiles_in_chunk(owner, chunk); ++chunk) index -= tiles_in_chunk(owner, chunk);
-      const Range part = chunk_tiles(owner, chunk);
-      const Int row_tile = part.begin + index % part.size();
-      const Int col = index / part.size() * tile_cols;
-      return {owner,
-              chunk,
-              rows_of({row_tile, row_tile + 1}),
-              {col, col + tile_cols < cols ? col + tile_cols : cols}};
-    }
-    return {};
+  // A rank computes the tiles of its peers' bands before its own, or, with own_lag >= 0, so many of
+  // them that no own tile of a chunk comes before the peers' tiles of that chunk.
+  constexpr BasicTileMix<Int> mix(int rank) const {
+    const Int own = band_tiles(rank).size() * col_tiles, peers = tiles() - own;
+    if (own_lag < 0) return {peers, own, peers, world};
+    const Int largest_band = (row_tiles + world - 1) / world;
+    const Int largest_chunk = (largest_band + chunks - 1) / chunks;
+    const Int ahead = (world - 1) * largest_chunk * col_tiles + own_lag;
+    return {peers, own, ahead < peers ? ahead : peers, world};
   }
+
+  // Tile `index` of a rank's order, from scratch; an empty tile beyond.
+  constexpr Tile tile(int rank, Int index) const;
 };
 
-// Walks one rank's tiles in steps, as workers that share them do, at the cost of one division a
-// step: TileOrder::tile finds any tile from scratch, which takes dozens.
+// Walks a rank's tiles, as workers that share them do.
 template <typename Int>
 class BasicTileWalk {
  public:
-  using Range = BasicRange<Int>;
+  // `mix` is the rank's; all three must outlive the walk.
+  ROWBAND_HOST_DEVICE constexpr BasicTileWalk(const BasicTileOrder<Int>& order,
+                                              const BasicTileMix<Int>& mix, int rank)
+      : order_(order), mix_(mix), rank_(rank) {}
 
-  // At tile `first`.
-  ROWBAND_HOST_DEVICE constexpr BasicTileWalk(const BasicTileOrder<Int>& order, int rank, Int first)
-      : order_(order), rank_(rank), left_(order.tiles()) {
-    if (left_ > 0) enter_band();
-    advance(first);
-  }
-
-  ROWBAND_HOST_DEVICE constexpr bool done() const { return left_ <= 0; }
-
-  ROWBAND_HOST_DEVICE constexpr void advance(Int step) {
-    left_ -= step;
-    if (done()) return;
-    index_ += step;
-    while (index_ >= size_) {
-      index_ -= size_;
-      if (++chunk_ == chunks_) {
-        ++position_;
-        enter_band();
-      } else {
-        enter_chunk();
-      }
-    }
-  }
-
-  // Not at the end.
-  ROWBAND_HOST_DEVICE constexpr BasicTile<Int> tile() const {
-    const Int col_tile = index_ / part_.size();
-    const Int row_tile = part_.begin + (index_ - col_tile * part_.size());
-    const Int col = col_tile * order_.tile_cols, col_end = col + order_.tile_cols;
-    return {band_,
-            chunk_,
-            order_.rows_of({row_tile, row_tile + 1}),
-            {col, col_end < order_.cols ? col_end : order_.cols}};
+  // Tile `index`, in [0, tiles()) and not before the last one asked for. Of each list chunk after
+  // chunk, of each chunk band after band; in a band's chunk column by column with the row tiles
+  // innermost, so that a weight panel is used while warm.
+  ROWBAND_HOST_DEVICE constexpr BasicTile<Int> tile(Int index) {
+    const auto place = mix_.place(index);
+    return place.own ? find(own_, place.index, order_.world - 1, 1)
+                     : find(peers_, place.index, 0, order_.world - 1);
   }
 
  private:
-  ROWBAND_HOST_DEVICE constexpr void enter_band() {
-    for (band_ = order_.band_at(rank_, position_); order_.chunk_count(band_) == 0;
-         band_ = order_.band_at(rank_, position_)) {
-      ++position_;
+  // In a list of tiles: the part, a band's chunk, and how many tiles come before it.
+  struct Cursor {
+    int part = 0;
+    Int before = 0;
+  };
+
+  // In the list of `bands` bands from `position` on.
+  ROWBAND_HOST_DEVICE constexpr BasicTile<Int> find(Cursor& cursor, Int index, int position,
+                                                    int bands) const {
+    for (;;) {
+      const int chunk = cursor.part / bands;
+      const int band = order_.band_at(rank_, position + cursor.part % bands);
+      if (chunk < order_.chunk_count(band)) {
+        const auto rows = order_.chunk_tiles(band, chunk);
+        const Int size = rows.size() * order_.col_tiles, at = index - cursor.before;
+        if (at < size) {
+          const Int col_tile = at / rows.size();
+          const Int row_tile = rows.begin + (at - col_tile * rows.size());
+          const Int col = col_tile * order_.tile_cols, col_end = col + order_.tile_cols;
+          return {band,
+                  chunk,
+                  order_.rows_of({row_tile, row_tile + 1}),
+                  {col, col_end < order_.cols ? col_end : order_.cols}};
+        }
+        cursor.before += size;
+      }
+      ++cursor.part;
     }
-    chunks_ = order_.chunk_count(band_);
-    chunk_ = 0;
-    enter_chunk();
-  }
-  ROWBAND_HOST_DEVICE constexpr void enter_chunk() {
-    part_ = order_.chunk_tiles(band_, chunk_);
-    size_ = part_.size() * order_.col_tiles();
   }
 
   const BasicTileOrder<Int>& order_;
+  const BasicTileMix<Int>& mix_;
   int rank_;
-  Int left_;          // tiles from here to the end
-  int position_ = 0;  // of the band in this rank's order
-  int band_ = 0;
-  int chunk_ = 0;
-  int chunks_ = 0;          // of the band
-  BasicRange<Int> part_{};  // tile rows of the chunk
-  Int size_ = 0;            // tiles of the chunk
-  Int index_ = 0;           // within the chunk
+  Cursor peers_, own_;
 };
+
+template <typename Int>
+constexpr BasicTile<Int> BasicTileOrder<Int>::tile(int rank, Int index) const {
+  if (index >= tiles()) return {};
+  const auto mix_of_rank = mix(rank);
+  return BasicTileWalk<Int>(*this, mix_of_rank, rank).tile(index);
+}
 
 // Devices divide 32-bit numbers much faster; the engine checks that M fits.
 using TileOrder = BasicTileOrder<std::int64_t>;
 using DeviceTileOrder = BasicTileOrder<std::int32_t>;
+using DeviceTileMix = BasicTileMix<std::int32_t>;
 using TileWalk = BasicTileWalk<std::int64_t>;
 using DeviceTileWalk = BasicTileWalk<std::int32_t>;
 

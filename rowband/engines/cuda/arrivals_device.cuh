@@ -69,31 +69,34 @@ __device__ void await_results(const FusedArguments& a) {
   }
 }
 
-// fp8 wire: the peers' finished rows become bf16 as they arrive. Any warp may take part: groups of
-// rows are dealt out by a counter, in the order in which they arrive.
+// fp8 wire: the peers' finished rows become bf16 as they arrive. Any warp may take part: pieces are
+// dealt out by a counter, in the order in which they arrive.
 class Widener {
  public:
   __device__ explicit Widener(const FusedArguments& a)
       : a_(a), lane_(threadIdx.x % 32), epoch_(epoch_of(*a.calls + 1)) {}
 
   __device__ void run() {
-    int before = 0;  // groups in the chunks behind
+    const int pieces_across = (a_.order.cols + kCols - 1) / kCols;
+    int before = 0;  // pieces in the chunks behind
     for (int chunk = 0; chunk < a_.order.chunks; ++chunk) {
       for (int step = 1; step < a_.world; ++step) {
         const int peer = (a_.rank + a_.world - step) % a_.world;
         if (chunk >= a_.order.chunk_count(peer)) continue;
         const auto rows = a_.order.rows_of(a_.order.chunk_tiles(peer, chunk));
-        const int groups = (rows.size() + kRows - 1) / kRows;
+        const int pieces = (rows.size() + kRows - 1) / kRows * pieces_across;
         if (taken_ < 0) take();
-        if (taken_ - before >= groups) {
-          before += groups;
+        if (taken_ - before >= pieces) {
+          before += pieces;
           continue;
         }
         if (!chunk_arrived(peer, chunk)) return;
         const auto begin_ns = static_cast<std::uint32_t>(ptx::clock_ns());  // a register less
-        for (; taken_ - before < groups; take()) {
-          const int begin = rows.begin + (taken_ - before) * kRows;
-          widen_rows(begin, min(begin + kRows, rows.end));
+        for (; taken_ - before < pieces; take()) {
+          const int down = (taken_ - before) / pieces_across;
+          const int across = taken_ - before - down * pieces_across;
+          const int row = rows.begin + down * kRows, col = across * kCols;
+          widen_piece(row, min(rows.end - row, kRows), col, min(col + kCols, a_.order.cols));
         }
         if (a_.events != nullptr && threadIdx.x == kSpeaker && ptx::block_of_cluster() == 0) {
           const std::uint64_t end_ns = ptx::clock_ns();
@@ -101,14 +104,15 @@ class Widener {
                       DeviceEvent::kWiden, static_cast<int>(blockIdx.x / 2), peer, chunk,
                       rows.begin, 0});
         }
-        before += groups;
+        before += pieces;
       }
     }
   }
 
  private:
   static constexpr int kSpeaker = 15 * 32;  // of the warp that widens from the start
-  static constexpr int kRows = 2;
+  // Of a piece: so small that at a call's end every warp has some.
+  static constexpr int kRows = 2, kCols = 2048;
   static constexpr int kColsPerLane = 16;
 
   __device__ void take() {
@@ -127,10 +131,9 @@ class Widener {
     return arrived;
   }
 
-  __device__ void widen_rows(int begin, int end) const {
-    const int rows = end - begin;
+  __device__ void widen_piece(int begin, int rows, int col_begin, int col_end) const {
     const std::int64_t first = static_cast<std::int64_t>(begin) * a_.order.cols;
-    for (int col = lane_ * kColsPerLane; col < a_.order.cols; col += 32 * kColsPerLane) {
+    for (int col = col_begin + lane_ * kColsPerLane; col < col_end; col += 32 * kColsPerLane) {
       const E4m3* from = a_.codes + first + col;
       const float* scale = a_.code_scales + col / kDepth * a_.code_scale_rows + begin;
       uint4 codes[kRows];

@@ -83,13 +83,21 @@ FusedArguments call_arguments(const FusedCall& call, const CallPlan& plan, int r
   a.x_scales = call.x.scales;
   a.x_scale_row = call.x.scale_row_stride;
   a.x_scale_block = call.x.scale_block_stride;
+  a.x_scales_side_by_side = a.x_scale_row == 1 && a.x_scale_block % 4 == 0 && order.rows % 4 == 0 &&
+                            reinterpret_cast<std::uintptr_t>(a.x_scales) % 16 == 0;
   a.w_scales = call.w.scales;
   a.w_scale_row = call.w.scale_row_stride;
   a.w_scale_block = call.w.scale_block_stride;
   a.bias = call.bias;
   const auto narrow = [](std::int64_t n) { return static_cast<std::int32_t>(n); };
-  a.order = {narrow(order.rows),      narrow(order.cols), narrow(order.tile_rows),
-             narrow(order.tile_cols), order.world,        order.chunks};
+  a.order = {narrow(order.rows),
+             narrow(order.cols),
+             narrow(order.tile_rows),
+             narrow(order.tile_cols),
+             order.world,
+             order.chunks,
+             order.own_lag};
+  a.mix = a.order.mix(rank);
   a.depth = call.x.depth;
   a.rank = rank;
   a.world = world;

@@ -94,6 +94,7 @@ struct FusedArguments {
 
   const float* x_scales;
   std::int64_t x_scale_row, x_scale_block;  // strides, in elements
+  bool x_scales_side_by_side;               // those of any tile's rows, in whole 16-byte units
   const float* w_scales;
   std::int64_t w_scale_row, w_scale_block;
   const Bf16* bias;  // [cols] or null
@@ -115,7 +116,7 @@ struct FusedArguments {
   std::uint64_t* chunk_begin;  // [world][chunks]; zero between calls
 
   std::uint32_t* tiles_taken;  // beside each cluster's first; zero between calls
-  std::uint32_t* widened;      // groups of rows taken for widening; zero between calls
+  std::uint32_t* widened;      // pieces taken for widening; zero between calls
   std::uint32_t* chunk_done;   // [world][chunks]: parts handed over; zero between calls
   std::uint32_t* blocks_done;  // zero between calls
   std::uint64_t* calls;        // finished; on the device, so that a graph does not freeze it
@@ -124,6 +125,7 @@ struct FusedArguments {
   std::uint64_t deadline_ns;
 
   DeviceTileOrder order;  // tiles of 1 to kGroups times kGroupRows by kTileCols
+  DeviceTileMix mix;      // this rank's
   std::int64_t depth;
   std::int32_t rank, world;
   bool fp8_wire;

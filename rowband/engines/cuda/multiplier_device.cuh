@@ -22,8 +22,10 @@ class Multiplier {
         first_row_(group * kGroupRows + warp_ * 16 + lane_ / 4),
         rows_descriptor_(ptx::matrix_descriptor(shared.stages + group * kGroupRows * kDepth)),
         cols_descriptor_(ptx::matrix_descriptor(shared.stages + kRowsBytes)),
-        row_scales_(shared.scales + first_row_ * 4) {
-    asm volatile("" : "+r"(row_scales_));  // not to be computed anew for every product
+        row_scales_(shared.scales + first_row_ * 4),
+        empty_for_(thread_ < 2 ? thread_ : -1) {
+    // Not to be computed, or read from the thread's registers, anew for every product.
+    asm volatile("" : "+r"(row_scales_), "+r"(empty_for_));
   }
 
   __device__ __forceinline__ void run() {
@@ -81,7 +83,7 @@ class Multiplier {
     if (more) await_stage();
     ptx::wgmma_wait();
     // Both blocks' loaders write this stage, so both must know that it has been read.
-    if (thread_ < 2) ptx::barrier_arrive_at(shared_.empty + 8 * stage, thread_);
+    if (empty_for_ >= 0) ptx::barrier_arrive_at(shared_.empty + 8 * stage, empty_for_);
     add_product(block, upper, lower);
   }
 
@@ -173,9 +175,28 @@ class Multiplier {
     }
   }
 
+  // Two partials and nothing else. Their exact sum rounded once is what rounding it to fp32 and
+  // then to bf16 gives, too: where fp32 has not all its bits, one of them is less than 2^-8 of the
+  // other's last place, and neither rounding moves the other.
+  __device__ bool adds_two() const { return a_.world == 2 && a_.bias == nullptr; }
+  __device__ static __forceinline__ std::uint32_t sum_of_two(std::uint32_t a, std::uint32_t b) {
+    const __nv_bfloat162 sum = __hadd2(reinterpret_cast<const __nv_bfloat162&>(a),
+                                       reinterpret_cast<const __nv_bfloat162&>(b));
+    return reinterpret_cast<const std::uint32_t&>(sum);
+  }
+
   // Adds every rank's partial in rank order, then the bias, and rounds once. The sender brings the
   // peers' partials into the buffer one after the other.
   __device__ __forceinline__ void reduce(Piece& piece, int side, int col) {
+    if (adds_two()) {
+      const Piece term = arrived_partial(side);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        piece.pairs[i][0] = sum_of_two(piece.pairs[i][0], term.pairs[i][0]);
+        piece.pairs[i][1] = sum_of_two(piece.pairs[i][1], term.pairs[i][1]);
+      }
+      return;
+    }
     float2 sums[8][2];
 #pragma unroll
     for (int i = 0; i < 8; ++i) sums[i][0] = sums[i][1] = {-0.0f, -0.0f};  // -0 + x is x, even -0
@@ -326,6 +347,15 @@ class Multiplier {
   __device__ __forceinline__ void reduce_side(int side, int col) {
     float* sums = sums_ + 32 * side;
     const Piece own = own_partial(side);
+    if (adds_two()) {
+      const Piece term = arrived_partial(side);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        set(sums[4 * i], sums[4 * i + 1], sum_of_two(own.pairs[i][0], term.pairs[i][0]));
+        set(sums[4 * i + 2], sums[4 * i + 3], sum_of_two(own.pairs[i][1], term.pairs[i][1]));
+      }
+      return;
+    }
 #pragma unroll
     for (int i = 0; i < 32; ++i) sums[i] = -0.0f;
 #pragma unroll 1
@@ -355,6 +385,10 @@ class Multiplier {
     }
   }
 
+  __device__ static __forceinline__ void set(float& left, float& right, std::uint32_t pair) {
+    left = __uint_as_float(pair << 16);
+    right = __uint_as_float(pair & 0xFFFF0000u);
+  }
   __device__ static __forceinline__ void add(float& left, float& right, std::uint32_t pair) {
     left += __uint_as_float(pair << 16);
     right += __uint_as_float(pair & 0xFFFF0000u);
@@ -367,6 +401,7 @@ class Multiplier {
   const int first_row_;                                    // the thread's; it has 8 below too
   const std::uint64_t rows_descriptor_, cols_descriptor_;  // of the first stage
   std::uint32_t row_scales_;                               // of the first stage: the thread's row's
+  int empty_for_;  // the block whose loader this thread tells of a read stage; or -1
   Ring ring_;
   Phases ready_;
   float sums_[64];

@@ -22,6 +22,10 @@ class CudaPlanner final : public EnginePlanner {
                  .row_block_us = 0.0028,
                  .link_bytes_per_us = 350e3,
                  .interference = 0.2};
+    // Tiles of the peers' bands keep the link busy, those of the own band, encoded for the fp8
+    // wire, the cores: together they take less than one after the other. A round of tiles later
+    // the partials are mostly there.
+    if (between(spec.transport, spec.wire)) spec.own_lag = clusters_;
     spec.block_major_scales = true;
     return spec;
   }
@@ -55,12 +59,18 @@ class CudaPlanner final : public EnginePlanner {
 
   int tiles_at_once() const override { return clusters_; }
 
-  // Each copy costs its engine 5 us more than its bytes, but the first can begin the earlier.
-  int best_chunks(Transport transport) const override {
+  // Each copy costs its engine 5 us more than its bytes, but the first can begin the earlier. Own
+  // tiles between the peers' begin after a chunk of them.
+  int best_chunks(Transport transport, Wire wire) const override {
+    if (between(transport, wire)) return 8;
     return transport == Transport::kCopyEngine ? 4 : 2;
   }
 
  private:
+  static bool between(Transport transport, Wire wire) {
+    return transport == Transport::kDirect && wire == Wire::kFp8;
+  }
+
   const int clusters_, device_ranks_;
 };
 

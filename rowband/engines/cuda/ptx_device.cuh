@@ -79,6 +79,20 @@ __device__ __forceinline__ std::uint32_t block_of_cluster() {
   return rank;
 }
 
+// True in one lane of the warp, always the same. The assembler knows it for one, and makes no loop
+// over lanes of what that lane does with uniform registers.
+__device__ __forceinline__ bool elected() {
+  std::uint32_t chosen;
+  asm volatile(
+      "{\n"
+      ".reg .pred chosen;\n"
+      "elect.sync _|chosen, 0xFFFFFFFF;\n"
+      "selp.b32 %0, 1, 0, chosen;\n"
+      "}"
+      : "=r"(chosen));
+  return chosen != 0;
+}
+
 __device__ __forceinline__ void cluster_sync() {
   asm volatile(
       "barrier.cluster.arrive.release.aligned;\n"
@@ -115,6 +129,16 @@ __device__ __forceinline__ void tensor_load_multicast(std::uint32_t to, const CU
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
       ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
       "l"(map), "r"(barrier), "r"(inner), "r"(outer), "h"(blocks)
+      : "memory");
+}
+
+// `bytes`, a multiple of 16, in a row.
+__device__ __forceinline__ void bulk_load(std::uint32_t to, const void* from, int bytes,
+                                          std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
 

@@ -23,28 +23,43 @@
 namespace rowband::cuda {
 namespace {
 
-// A lane's share of the scales that go with a tile's stages: of every 32nd row, and lane 0's of the
-// columns. Few instructions a stage, or the loading warp would be what the products wait for.
+// The scales that go with a tile's stages. Few instructions a stage, or the loading warp would be what
+// the products wait for.
 class ScaleLoader {
  public:
-  __device__ ScaleLoader(const FusedArguments& a, int first_row, int first_col) : a_(a) {
-    const int last = a.order.rows - 1, col = min(first_col, a.order.cols - 1);
+  __device__ ScaleLoader(const FusedArguments& a, int first_row, int first_col)
+      : a_(a),
+        side_by_side_(a.x_scales + first_row),
+        rows_bytes_(a.x_scales_side_by_side
+                        ? min(a.order.tile_rows, a.order.rows - first_row) * 4
+                        : 0),
+        cols_(a.w_scales + min(first_col, a.order.cols - 1) / kDepth * a.w_scale_row) {
+    const int last = a.order.rows - 1;
 #pragma unroll
     for (int i = 0; i < kShare; ++i) {
       rows_[i] = a.x_scales + min(first_row + 32 * i + lane(), last) * a.x_scale_row;
     }
-    cols_ = a.w_scales + col / kDepth * a.w_scale_row;
   }
 
-  // The next depth block's, into a stage's place for them.
-  __device__ void copy_next(std::uint32_t to) {
+  // Of a stage, that its barrier expects beside the operands'.
+  __device__ int bytes() const { return rows_bytes_; }
+
+  // The next depth block's, into a stage's place for them. Side by side, one lane's bulk copy; else
+  // each lane takes every 32nd row's. Of the columns there is one.
+  __device__ void copy_next(std::uint32_t to, std::uint32_t barrier) {
+    if (rows_bytes_ > 0) {
+      if (ptx::elected()) ptx::bulk_load(to, side_by_side_, rows_bytes_, barrier);
+      side_by_side_ += a_.x_scale_block;
+    } else {
 #pragma unroll
-    for (int i = 0; i < kShare; ++i) {
-      if (32 * i < a_.order.tile_rows) ptx::copy_word(to + (32 * i + lane()) * 4, rows_[i]);
-      rows_[i] += a_.x_scale_block;
+      for (int i = 0; i < kShare; ++i) {
+        if (32 * i < a_.order.tile_rows) ptx::copy_word(to + (32 * i + lane()) * 4, rows_[i]);
+        rows_[i] += a_.x_scale_block;
+      }
     }
     if (lane() == 0) ptx::copy_word(to + kTileRows * 4, cols_);
     cols_ += a_.w_scale_block;
+    ptx::arrive_when_copied(barrier);
   }
 
  private:
@@ -52,8 +67,10 @@ class ScaleLoader {
   __device__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
 
   const FusedArguments& a_;
-  const float* rows_[kShare];
+  const float* side_by_side_;
+  const int rows_bytes_;
   const float* cols_;
+  const float* rows_[kShare];
 };
 
 // Which tiles a cluster computes, by one thread of it: the first by the cluster's number, the
@@ -61,17 +78,13 @@ class ScaleLoader {
 class TileSource {
  public:
   __device__ TileSource(const FusedArguments& a, const Shared& shared)
-      : a_(a), shared_(shared), at_(blockIdx.x / 2), walk_(a.order, a.rank, at_) {}
+      : a_(a), shared_(shared), walk_(a.order, a.mix, a.rank), next_(blockIdx.x / 2) {}
 
   __device__ void take() { next_ = clusters() + atomicAdd(a_.tiles_taken, 1); }
-  __device__ void advance() {
-    walk_.advance(next_ - at_);
-    at_ = next_;
-  }
-  __device__ void tell(int index) const {
+  __device__ void tell(int index) {
     int4 place = {0, 0, -1, 0};
-    if (!walk_.done()) {
-      const auto tile = walk_.tile();
+    if (next_ < a_.order.tiles()) {
+      const auto tile = walk_.tile(next_);
       place = {tile.rows.begin, tile.cols.begin, tile.band, tile.chunk};
     }
     shared_.tell_tile(index, place);
@@ -80,13 +93,20 @@ class TileSource {
  private:
   const FusedArguments& a_;
   const Shared& shared_;
-  int at_, next_ = 0;
   DeviceTileWalk walk_;
+  int next_;
 };
+
+// From a shuffle, so that the compiler knows it to be the same across the warp, as the tensor loads
+// want their arguments.
+__device__ int same_in_warp(int n) { return __shfl_sync(0xFFFFFFFFu, n, 0); }
+__device__ int4 same_in_warp(const int4& v) {
+  return {same_in_warp(v.x), same_in_warp(v.y), same_in_warp(v.z), same_in_warp(v.w)};
+}
 
 // By a whole warp, whose first lane speaks to the tensor maps.
 __device__ void load_tiles(const FusedArguments& a, const Shared& shared) {
-  const std::uint32_t block = ptx::block_of_cluster();
+  const int block = same_in_warp(static_cast<int>(ptx::block_of_cluster()));
   const int depth_blocks = static_cast<int>(a.depth / kDepth);
   const bool speaks = threadIdx.x % 32 == 0, leads = speaks && block == 0;
   const int half_rows = a.order.tile_rows / 2;
@@ -94,31 +114,28 @@ __device__ void load_tiles(const FusedArguments& a, const Shared& shared) {
   if (speaks) shared.expect_tile(0);
   if (leads) source.tell(0);
   Ring ring;
-  int index = 0;
-  int4 tile = shared.await_tile(0);
-  for (; tile.z >= 0; tile = shared.await_tile(++index)) {
-    const int row = tile.x + static_cast<int>(block) * half_rows;
+  for (int index = 0;; ++index) {
+    const int4 tile = same_in_warp(shared.await_tile(index));
+    if (tile.z < 0) break;
+    const int row = tile.x + block * half_rows;
     ScaleLoader scales(a, tile.x, tile.y);
     if (speaks) shared.expect_tile(index + 1);
     if (leads) source.take();
+#pragma unroll 1
     for (int k = 0; k < depth_blocks; ++k) {
       ptx::barrier_wait(shared.empty + 8 * ring.stage, ring.parity ^ 1);
       const std::uint32_t full = shared.full + 8 * ring.stage;
-      if (speaks) {
+      if (ptx::elected()) {
         const std::uint32_t stage = shared.stages + ring.stage * kStageBytes;
-        ptx::barrier_expect(full, 2 * half_rows * kDepth + kColsBytes);
+        ptx::barrier_expect(full, 2 * half_rows * kDepth + kColsBytes + scales.bytes());
         ptx::tensor_load_multicast(stage + block * half_rows * kDepth, &a.x, k * kDepth, row, full,
                                    3);
         ptx::tensor_load(stage + kRowsBytes, &a.w, k * kDepth, tile.y, full);
       }
-      scales.copy_next(shared.scales + ring.stage * kStageScaleBytes);
-      ptx::arrive_when_copied(full);
+      scales.copy_next(shared.scales + ring.stage * kStageScaleBytes, full);
       ring.advance();
-      if (leads && k == depth_blocks / 2) {
-        source.advance();
-        source.tell(index + 1);
-      }
     }
+    if (leads) source.tell(index + 1);
   }
   // A last stage without operands, so that the groups see that there is no tile.
   ptx::barrier_wait(shared.empty + 8 * ring.stage, ring.parity ^ 1);
@@ -168,8 +185,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) shared.init_barriers(groups(a));
   ptx::cluster_sync();
 
-  // From a shuffle, so that the compiler knows it to be the same across the warp.
-  const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x / 32), 0);
+  const int warp = same_in_warp(static_cast<int>(threadIdx.x / 32));
   if (warp >= kLoader) {
     ptx::give_up_registers<kOtherRegisters>();
     if (warp == kLoader) {

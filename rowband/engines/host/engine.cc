@@ -58,7 +58,7 @@ class HostPlanner final : public EnginePlanner {
     return spec;
   }
 
-  int best_chunks(Transport) const override { return 4; }
+  int best_chunks(Transport, Wire) const override { return 4; }
 
   std::string why_not_served(const PlanSpec&) const override { return ""; }
 
