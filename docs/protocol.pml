@@ -8,7 +8,8 @@
 
      spin -DW=2 -run -safety docs/protocol.pml      tests/model/check_protocol runs all variants
 
-   Variants: -DDIRECT (no copy queues), -DFP8 (gather through one slot of codes), -DSLOTS=, -DC=.
+   Variants: -DDIRECT (no copy queues), -DIN_TURN (own chunks between the peers'), -DFP8 (gather
+   through one slot of codes), -DSLOTS=, -DC=.
    Mutants: the -DMUTANT_... below, each breaking one rule; the checker must find each of them.
    Memory is sequentially consistent here; that release and acquire suffice in the code is for the
    thread sanitizer. Dead peers and failed calls are outside the model and have tests. */
@@ -162,24 +163,26 @@ inline await_cards() {
 }
 
 /* Rule 2: nothing here waits for anything remote. */
-inline compute_peers_bands() {
+inline compute_peers_chunk(c) {
   for (d : 1 .. W - 1) {
     p = (r + d) % W;
-    n = CHUNKS(k, p);
-    for (c : 0 .. n - 1) {
+    if
+    :: c >= CHUNKS(k, p) -> skip
+    :: else ->
 #ifdef DIRECT
       received[AT(p, r, c)] = k;
       scatter_flag[AT(p, r, c)] = EPOCH(k)
 #else
       atomic { staging[AT(r, p, c)] = k; partial_done[AT(r, p, c)] = k }
 #endif
-    }
+    fi
   }
 }
 
-inline compute_own_band() {
-  n = CHUNKS(k, r);
-  for (c : 0 .. n - 1) {
+inline compute_own_chunk(c) {
+  if
+  :: c >= CHUNKS(k, r) -> skip
+  :: else ->
     atomic {
       for (d : 1 .. W - 1) {
         p = (r + d) % W;
@@ -204,6 +207,27 @@ inline compute_own_band() {
 #else
     result_done[r * C + c] = k
 #endif
+  fi
+}
+
+inline compute_peers_bands() { for (c : 0 .. C - 1) { compute_peers_chunk(c) } }
+inline compute_own_band() { for (c : 0 .. C - 1) { compute_own_chunk(c) } }
+/* The plan's own_lag, at its least: an own chunk follows at once on the peers' same chunk. */
+inline compute_chunks_in_turn() {
+  for (c : 0 .. C - 1) {
+    compute_peers_chunk(c);
+    compute_own_chunk(c)
+  }
+}
+/* Every own chunk but the first before the peers' same chunk. */
+inline compute_own_chunks_ahead() {
+  compute_peers_chunk(0);
+  for (c : 0 .. C - 1) {
+    compute_own_chunk(c);
+    if
+    :: c > 0 -> compute_peers_chunk(c)
+    :: else -> skip
+    fi
   }
 }
 
@@ -252,6 +276,12 @@ proctype rank(byte r) {
 #ifdef MUTANT_OWN_BAND_FIRST
       compute_own_band();
       compute_peers_bands();
+      await_cards();
+#elif defined(MUTANT_OWN_CHUNKS_AHEAD)
+      compute_own_chunks_ahead();
+      await_cards();
+#elif defined(IN_TURN)
+      compute_chunks_in_turn();
       await_cards();
 #else
       compute_peers_bands();

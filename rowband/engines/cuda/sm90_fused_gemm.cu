@@ -1,20 +1,22 @@
 // The fused kernel: block-scale fp8 GEMM, scatter, reduce and gather in one persistent grid.
 //
-// A cluster of two blocks computes one tile of the plan, 192 x 256, at a time, in the plan's order:
-// bands of the peers first, the own band last. Per block:
+// A cluster of two blocks computes one tile of the plan, 192 x 256, at a time; the clusters take
+// them in the plan's order. Per block:
 //   warps 0 to 11  three groups that multiply (multiplier_device.cuh), 64 x 128 of sums in
 //                  registers each: while one adds up a product, the others' keep the tensor cores
 //                  busy; under lower tiles, of 128 or 64 rows, two or one
 //   warp 12        loads: feeds a ring of stages with operands and their scales; the half of the
-//                  rows that it loads goes to both blocks (multicast inside the cluster)
+//                  rows that it loads goes to both blocks (multicast inside the cluster); in the
+//                  first block it takes the cluster's tiles and tells both blocks of them
 //   warps 13, 14   senders of the left and of the right pieces of the groups (sender_device.cuh)
 //   warp 15        (arrivals_device.cuh) in the first block: announces the call, awaits the peers'
 //                  results; in the second: passes on what the copy engine has moved; with the fp8
 //                  wire, in every block: widens what arrives, and the multiplying warps join in
 //                  when their tiles are done
 //
-// Protocol rules kept here (docs/design.md): 2, only own-band tiles wait; 3, a flag is stored with
-// release after the chunk's bulk stores have completed; 9, every wait has a deadline.
+// Protocol rules kept here (docs/design.md): 2, only own-band tiles wait, and the plan's order has
+// all that they wait for ahead of them; 3, a flag is stored with release after the chunk's bulk
+// stores have completed; 9, every wait has a deadline.
 #include "rowband/base/cuda/launch_check.h"
 #include "rowband/engines/cuda/arrivals_device.cuh"
 #include "rowband/engines/cuda/multiplier_device.cuh"
@@ -23,16 +25,15 @@
 namespace rowband::cuda {
 namespace {
 
-// The scales that go with a tile's stages. Few instructions a stage, or the loading warp would be what
-// the products wait for.
+// The scales that go with a tile's stages. Few instructions a stage, or the loading warp would be
+// what the products wait for.
 class ScaleLoader {
  public:
   __device__ ScaleLoader(const FusedArguments& a, int first_row, int first_col)
       : a_(a),
         side_by_side_(a.x_scales + first_row),
-        rows_bytes_(a.x_scales_side_by_side
-                        ? min(a.order.tile_rows, a.order.rows - first_row) * 4
-                        : 0),
+        rows_bytes_(a.x_scales_side_by_side ? min(a.order.tile_rows, a.order.rows - first_row) * 4
+                                            : 0),
         cols_(a.w_scales + min(first_col, a.order.cols - 1) / kDepth * a.w_scale_row) {
     const int last = a.order.rows - 1;
 #pragma unroll

@@ -180,7 +180,7 @@ void HostFused::work(InFlight& flight, int worker) {
         do_peer_tile(flight, flight.plan.tile(rank_, task), worker);
         continue;
       }
-      // Rule 2: only from here on may anything wait for a peer.
+      // Rule 2, as the host's plans keep it: only from here on may anything wait for a peer.
       if (!peers_agree) {
         if (flight.number == faults_.kill_in_call) kill(getpid(), SIGKILL);
         window_.await_cards(flight.number, flight.call.x.rows, flight.deadline);
