@@ -14,6 +14,7 @@
 #include "rowband/engines/cuda/bandwidth.h"
 #include "rowband/engines/cuda/engine.h"
 #include "rowband/engines/cuda/gpu_timer.h"
+#include "rowband/engines/cuda/kernels.h"
 #include "rowband/engines/cuda/machine.h"
 #include "rowband/engines/host/machine.h"
 
@@ -25,14 +26,25 @@ constexpr double kQueuedUs = 3000;  // of calls that are timed together
 constexpr int kFewestQueued = 4, kMostQueued = 64;
 constexpr std::chrono::seconds kPairDeadline{20};
 
-// Larger copies reach more; past 256 MB nothing is gained.
-double best_copy_rate() {
+// Larger transfers reach more; past 256 MB nothing is gained.
+template <typename Rate>
+double best(const Rate& rate) {
   double best = 0;
   if (cuda::device_count() < 2 || !cuda::access(0, 1).possible) return best;
   for (const std::size_t bytes : {64u << 20, 112u << 20, 256u << 20}) {
-    best = std::max(best, cuda::copy_engine_rate(0, 1, bytes, Deadline::after(kPairDeadline)));
+    best = std::max(best, rate(0, 1, bytes, Deadline::after(kPairDeadline)));
   }
   return best;
+}
+
+std::string kernels_text() {
+  std::string text;
+  for (const Wire wire : {Wire::kBf16, Wire::kFp8}) {
+    const auto use = cuda::fused_kernel_resources(wire == Wire::kFp8);
+    text += fmt::format("{}{} wire, {} registers a thread at its start, {} bytes of local memory",
+                        text.empty() ? "" : "; ", wire_name(wire), use.registers, use.local_bytes);
+  }
+  return text;
 }
 
 // One rank's measurements of one weight.
@@ -217,7 +229,11 @@ std::int64_t most_rows(const std::vector<GpuShape>& shapes) {
 void bench_on_rank(Communicator& comm, const GpuBenchFlags& flags, const LayerOptions& options,
                    Progress& progress, GpuBenchResult& result) {
   const auto engine = make_rank_engine(comm, flags.engine, Deadline::after(options.deadline));
-  if (comm.rank() == 0) result.copy_rate = best_copy_rate();
+  if (comm.rank() == 0) {
+    result.copy_rate = best(cuda::copy_engine_rate);
+    result.store_rate = best(cuda::store_rate);
+    result.kernels = kernels_text();
+  }
   comm.barrier(Deadline::after(options.deadline));
   const auto all_reduce = engine->make_all_reduce(comm, Deadline::after(options.deadline));
   std::vector<GpuShape> left = flags.shapes;

@@ -58,8 +58,9 @@ struct GpuShapeResult {
 
 struct GpuBenchResult {
   int world = 0;
-  std::string engine, all_reduce, libraries;
-  double copy_rate = 0;  // GB/s each way, the copy engine's best in this run; 0 without two GPUs
+  std::string engine, all_reduce, libraries, kernels;
+  // GB/s each way, the best in this run, of the copy engine and of stores; 0 without two GPUs.
+  double copy_rate = 0, store_rate = 0;
   std::vector<std::string> not_served;
   std::vector<GpuShapeResult> shapes;
 };

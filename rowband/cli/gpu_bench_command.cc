@@ -52,6 +52,7 @@ int bench_on_gpus(const GpuBenchRequest& request) {
   if (!is_first_process()) return kOk;
   std::string text = gpu_times_markdown(result) + "\n";
   if (const auto targets = gpu_targets_markdown(result); !targets.empty()) text += targets + "\n";
+  if (!request.sweep) text += gpu_ceilings_markdown(result) + "\n";
   if (request.sweep) text += gpu_thresholds_text(result) + "\n";
   text += gpu_bench_notes(result);
   fmt::print("{}", text);

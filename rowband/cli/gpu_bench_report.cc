@@ -98,6 +98,10 @@ double ratio_of(const GpuShapeResult& shape, What what, Samples samples, double 
   return 0;
 }
 
+std::string rate_text(double rate) {
+  return rate > 0 ? fmt::format("{:.0f} GB/s", rate) : "not measured";
+}
+
 std::string ratio_text(double r) { return r > 0 ? fmt::format("{:.3f}", r) : "-"; }
 
 using Weight = std::pair<std::int64_t, std::int64_t>;  // N, K
@@ -197,6 +201,38 @@ std::string gpu_targets_markdown(const GpuBenchResult& result) {
   return any ? table.markdown() : "";
 }
 
+std::string gpu_ceilings_markdown(const GpuBenchResult& result) {
+  Table table({{"M x N x K", kLeft},
+               {"what", kLeft},
+               {"TFLOP/s"},
+               {"of cuBLASLt's"},
+               {"GB/s"},
+               {"of the copy engine's"},
+               {"of stores'"}});
+  const auto share = [](double of) { return of > 0 ? fmt::format("{:.2f}", of) : "-"; };
+  for (const GpuShapeResult& shape : result.shapes) {
+    const double work = 2e-6 * static_cast<double>(shape.shape.rows) *
+                        static_cast<double>(shape.shape.cols) *
+                        static_cast<double>(shape.shape.depth);
+    const double cublas = time_of(shape.find(kCublasArm), &GpuTimes::queued);
+    const auto add = [&](std::string what, double us, std::int64_t bytes) {
+      if (!(us > 0)) return;
+      const double rate = static_cast<double>(bytes) / (1e3 * us);
+      table.add({shape_text(shape.shape), std::move(what), fmt::format("{:.0f}", work / us),
+                 share(ratio(cublas, us)), bytes > 0 ? fmt::format("{:.0f}", rate) : "-",
+                 share(ratio(rate, result.copy_rate)), share(ratio(rate, result.store_rate))});
+    };
+    add("own GEMM", time_of(shape.find(kOwnGemmArm), &GpuTimes::queued), 0);
+    for (const Wire wire : {Wire::kBf16, Wire::kFp8}) {
+      const GpuArmResult* arm = best_fused(shape, wire);
+      if (arm == nullptr) continue;
+      add(arm->name, time_of(arm, &GpuTimes::queued),
+          wire == Wire::kBf16 ? shape.bytes_bf16 : shape.bytes_fp8);
+    }
+  }
+  return table.markdown();
+}
+
 std::string gpu_thresholds_text(const GpuBenchResult& result) {
   std::string text;
   for (const auto& [weight, shapes] : by_weight(result)) {
@@ -227,15 +263,16 @@ std::string gpu_bench_notes(const GpuBenchResult& result) {
   std::string text = fmt::format(
       "{}; W={}. {}.\nThe base path's all-reduce: {}. Copy engine, both directions at once, best "
       "of "
-      "this run: {}.\nMedians, arms in turn (A B A B), the maximum over ranks, operands rotated "
+      "this run: {}; stores: {}.\nThe fused kernels: {}.\nMedians, arms in turn (A B A B), the "
+      "maximum over ranks, operands rotated "
       "past "
       "the L2. Back to back: several calls\nqueued, the GPUs' time for one. Single call: GPUs "
       "idle, "
       "from a barrier to the host's knowing it done, launch included.\nEach arm's result was "
       "compared "
       "with another's, and the ranks' with each other, before and after.\n",
-      result.engine, result.world, result.libraries, result.all_reduce,
-      result.copy_rate > 0 ? fmt::format("{:.0f} GB/s", result.copy_rate) : "not measured");
+      result.engine, result.world, result.libraries, result.all_reduce, rate_text(result.copy_rate),
+      rate_text(result.store_rate), result.kernels);
   for (const std::string& why : result.not_served) text += fmt::format("Not served: {}\n", why);
   return text;
 }
@@ -248,7 +285,9 @@ ordered_json gpu_bench_json(const GpuBenchResult& result) {
                        {"libraries", result.libraries},
                        {"all_reduce", result.all_reduce},
                        {"ranks", result.world},
+                       {"kernels", result.kernels},
                        {"copy_engine_gb_per_s", result.copy_rate},
+                       {"stores_gb_per_s", result.store_rate},
                        {"not_served", result.not_served},
                        {"results", ordered_json::array()}};
   for (const GpuShapeResult& shape : result.shapes) {

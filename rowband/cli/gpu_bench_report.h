@@ -18,6 +18,9 @@ std::vector<GpuShape> sweep_shapes(const std::vector<std::int64_t>& cols,
 std::string gpu_times_markdown(const GpuBenchResult& result);
 // What has a target, its ratio, and whether it is met; "" when no shape has one.
 std::string gpu_targets_markdown(const GpuBenchResult& result);
+// How much of the two ceilings the arms reach: the rate of the products, and that of the bytes
+// which leave a GPU.
+std::string gpu_ceilings_markdown(const GpuBenchResult& result);
 // From which M on the fused path is no slower, and where the policy fuses although it is slower.
 std::string gpu_thresholds_text(const GpuBenchResult& result);
 // How the figures came about.

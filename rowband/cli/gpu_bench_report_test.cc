@@ -66,6 +66,20 @@ std::vector<std::string> cells(const std::string& markdown, const std::string& w
   return {};
 }
 
+TEST(GpuBenchReport, TheCeilingsAreTheFasterGemmAndTheLinksTwoRates) {
+  GpuBenchResult result = result_of({shape(kMain, 0.51)});
+  const auto text = gpu_ceilings_markdown(result);
+  // 481 GFLOP in 450 us, cuBLASLt in 500; 200 MB in 510 us, of 400 GB/s; 150 MB in 400 us.
+  EXPECT_THAT(cells(text, "own GEMM"), testing::ElementsAre("16384 x 7168 x 2048", "own GEMM",
+                                                            "1069", "1.11", "-", "-", "-"));
+  EXPECT_THAT(cells(text, "bf16-direct"), testing::ElementsAre("16384 x 7168 x 2048", "bf16-direct",
+                                                               "943", "0.98", "392", "0.98", "-"));
+  result.store_rate = 500;
+  EXPECT_THAT(cells(gpu_ceilings_markdown(result), "fp8-direct"),
+              testing::ElementsAre("16384 x 7168 x 2048", "fp8-direct", "1203", "1.25", "375",
+                                   "0.94", "0.75"));
+}
+
 TEST(GpuBenchReport, EveryTargetHasItsRatioInBothTimingsAndAVerdict) {
   const auto text = gpu_targets_markdown(result_of({shape(kMain, 0.51)}));
   EXPECT_THAT(cells(text, "bf16 wire / base"),

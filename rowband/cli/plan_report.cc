@@ -113,7 +113,11 @@ std::string PlanReport::bands_text() const {
 }
 
 std::string PlanReport::order_text() const {
-  Table table({{"rank"}, {"computes the bands of", kLeft}, {"tiles for peers"}, {"own tiles"}});
+  Table table({{"rank"},
+               {"computes the bands of", kLeft},
+               {"tiles for peers"},
+               {"ahead of own"},
+               {"own tiles"}});
   for (int rank = 0; rank < spec_.world; ++rank) {
     std::vector<int> peers;
     for (int position = 0; position + 1 < spec_.world; ++position) {
@@ -123,7 +127,8 @@ std::string PlanReport::order_text() const {
     table.add({fmt::format("{}", rank),
                peers.empty() ? fmt::format("{} (its own)", rank)
                              : fmt::format("{}, then {} (its own)", fmt::join(peers, " "), rank),
-               fmt::format("{}", for_peers), fmt::format("{}", plan_->tiles() - for_peers)});
+               fmt::format("{}", for_peers), fmt::format("{}", plan_->order().mix(rank).ahead),
+               fmt::format("{}", plan_->tiles() - for_peers)});
   }
   return "\ntile order\n" + table.text();
 }
@@ -216,6 +221,7 @@ ordered_json PlanReport::json(bool with_tiles) const {
     for (int position = 0; position < spec_.world; ++position) {
       entry["band_order"].push_back(plan_->band_at(rank, position));
     }
+    entry["tiles_ahead_of_own"] = plan_->order().mix(rank).ahead;
     entry["scatter_bytes"] = plan_->scatter_bytes(rank);
     entry["gather_bytes"] = plan_->gather_bytes(rank);
     for (std::int64_t i = 0; with_tiles && i < plan_->tiles(); ++i) {

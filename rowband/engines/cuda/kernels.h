@@ -137,6 +137,13 @@ struct FusedArguments {
   std::uint32_t jitter_ns;       // at most so long before a tile leaves
 };
 
+struct KernelResources {
+  int registers = 0;            // of a thread at the kernel's start
+  std::size_t local_bytes = 0;  // of a thread: registers spilled, and arrays
+};
+// Of the fused kernel that serves the wire, on the current device.
+KernelResources fused_kernel_resources(bool fp8_wire);
+
 // Prepares every kernel of this file for the current device, so that no launch loads code while a
 // stream waits for a peer. Throws Error(kUnavailable) when the device is no sm_90.
 void load_fused_kernel();

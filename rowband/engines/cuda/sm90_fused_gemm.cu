@@ -212,6 +212,13 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
+KernelResources fused_kernel_resources(bool fp8_wire) {
+  cudaFuncAttributes attributes;
+  check(cudaFuncGetAttributes(&attributes, fp8_wire ? fused_gemm<true> : fused_gemm<false>),
+        "asking for the fused kernel's resources");
+  return {attributes.numRegs, attributes.localSizeBytes};
+}
+
 void load_fused_kernel() {
   cudaFuncAttributes attributes;
   for (const auto kernel : {fused_gemm<false>, fused_gemm<true>}) {
