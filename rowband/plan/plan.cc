@@ -173,7 +173,7 @@ double expected_us(const PlanSpec& spec, std::int64_t rows, std::int64_t tile_ro
   const std::int64_t sent =
       spec.world == 1 ? 0 : (rows - least) * partial + most * (spec.world - 1) * result;
   const double link = static_cast<double>(sent) / cost.link_bytes_per_us;
-  return tile + std::max(products, link) + cost.interference * std::min(products, link);
+  return tile + std::max(products, link);
 }
 
 std::int64_t pick_tile_rows(const PlanSpec& spec, std::int64_t rows) {

@@ -35,7 +35,6 @@ struct TileCost {
   double block_us = 0;           // of a tile's depth block, at the least
   double row_block_us = 0;       // of a row's depth block
   double link_bytes_per_us = 1;  // that leave a rank
-  double interference = 0;       // what of the shorter of products and transfers is not hidden
 };
 
 // What is fixed when an op is made; equal on all ranks.
@@ -139,7 +138,7 @@ class CallPlan {
 std::int64_t next_height(const PlanSpec& spec, std::int64_t height);
 
 // Where the cost is known, microseconds: the first tile, while which nothing travels, then the
-// products or the transfers, whichever take longer, and what of the others is not hidden.
+// products or the transfers, whichever take longer.
 double expected_us(const PlanSpec& spec, std::int64_t rows, std::int64_t tile_rows);
 
 // Where the cost is known, the height of least expected time, of equals the lowest. Else the

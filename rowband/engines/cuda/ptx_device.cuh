@@ -1,13 +1,25 @@
-// Thin wrappers for the Hopper instructions that the kernels use, one function per instruction.
-// Source: PTX ISA 8.x, sections "mbarrier", "cp.async.bulk.tensor", "wgmma", "stmatrix".
+// Thin wrappers for the Hopper instructions that the kernels use, one function per instruction: of
+// libcu++ (cuda::ptx) where it has them, which the compiler makes the same instructions of. Shared
+// memory is told by its 32-bit address, which is all that a descriptor or a barrier's neighbour
+// needs. Source: PTX ISA 8.x, sections "mbarrier", "cp.async.bulk.tensor", "wgmma", "stmatrix".
 #pragma once
 
 #include <cuda.h>
 #include <cuda_bf16.h>
 
 #include <cstdint>
+#include <cuda/ptx>
 
 namespace rowband::cuda::ptx {
+
+namespace lib = ::cuda::ptx;
+
+__device__ __forceinline__ void* shared_at(std::uint32_t address) {
+  return __cvta_shared_to_generic(address);
+}
+__device__ __forceinline__ std::uint64_t* barrier_at(std::uint32_t address) {
+  return static_cast<std::uint64_t*>(shared_at(address));
+}
 
 __device__ __forceinline__ std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
@@ -16,47 +28,30 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* p) {
 // --- mbarrier ------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void barrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+  lib::mbarrier_init(barrier_at(barrier), arrivals);
 }
 
 __device__ __forceinline__ void barrier_init_visible_to_cluster() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  lib::fence_mbarrier_init(lib::sem_release, lib::scope_cluster);
 }
 
 __device__ __forceinline__ void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
+  lib::mbarrier_arrive_expect_tx(lib::sem_release, lib::scope_cta, lib::space_shared,
+                                 barrier_at(barrier), bytes);
 }
 
 __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
+  while (!lib::mbarrier_try_wait_parity(barrier_at(barrier), parity)) {
+  }
 }
 
 __device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+  lib::mbarrier_arrive(barrier_at(barrier));
 }
 
 // Whether the phase is over, without much of a wait.
 __device__ __forceinline__ bool barrier_passed(std::uint32_t barrier, std::uint32_t parity) {
-  std::uint32_t passed;
-  asm volatile(
-      "{\n"
-      ".reg .pred passed;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 passed, [%1], %2;\n"
-      "selp.b32 %0, 1, 0, passed;\n"
-      "}"
-      : "=r"(passed)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return passed != 0;
+  return lib::mbarrier_test_wait_parity(barrier_at(barrier), parity);
 }
 
 // Arrives at the same barrier of another block of the cluster.
@@ -74,9 +69,7 @@ __device__ __forceinline__ void barrier_arrive_at(std::uint32_t barrier, std::ui
 // --- blocks and clusters -------------------------------------------------------------------------
 
 __device__ __forceinline__ std::uint32_t block_of_cluster() {
-  std::uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
+  return lib::get_sreg_cluster_ctarank();
 }
 
 // True in one lane of the warp, always the same. The assembler knows it for one, and makes no loop
@@ -94,10 +87,8 @@ __device__ __forceinline__ bool elected() {
 }
 
 __device__ __forceinline__ void cluster_sync() {
-  asm volatile(
-      "barrier.cluster.arrive.release.aligned;\n"
-      "barrier.cluster.wait.acquire.aligned;" ::
-          : "memory");
+  lib::barrier_cluster_arrive();
+  lib::barrier_cluster_wait();
 }
 
 template <int registers>
@@ -114,68 +105,53 @@ __device__ __forceinline__ void take_registers() {
 
 __device__ __forceinline__ void tensor_load(std::uint32_t to, const CUtensorMap* map, int inner,
                                             int outer, std::uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      " [%0], [%1, {%3, %4}], [%2];" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(inner), "r"(outer)
-      : "memory");
+  const std::int32_t at[2] = {inner, outer};
+  lib::cp_async_bulk_tensor(lib::space_cluster, lib::space_global, shared_at(to), map, at,
+                            barrier_at(barrier));
 }
 
 // Into the same place of every block in `blocks`, signalling the same barrier of each.
 __device__ __forceinline__ void tensor_load_multicast(std::uint32_t to, const CUtensorMap* map,
                                                       int inner, int outer, std::uint32_t barrier,
                                                       std::uint16_t blocks) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(inner), "r"(outer), "h"(blocks)
-      : "memory");
+  const std::int32_t at[2] = {inner, outer};
+  lib::cp_async_bulk_tensor(lib::space_cluster, lib::space_global, shared_at(to), map, at,
+                            barrier_at(barrier), blocks);
 }
 
 // `bytes`, a multiple of 16, in a row.
 __device__ __forceinline__ void bulk_load(std::uint32_t to, const void* from, int bytes,
                                           std::uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(to),
-      "l"(from), "r"(bytes), "r"(barrier)
-      : "memory");
+  lib::cp_async_bulk(lib::space_cluster, lib::space_global, shared_at(to), from, bytes,
+                     barrier_at(barrier));
 }
 
 // Rows and columns beyond the map's bounds are not written.
 __device__ __forceinline__ void tensor_store(const CUtensorMap* map, std::uint32_t from, int inner,
                                              int outer) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
-      "r"(from), "r"(inner), "r"(outer)
-      : "memory");
+  const std::int32_t at[2] = {inner, outer};
+  lib::cp_async_bulk_tensor(lib::space_global, lib::space_shared, map, at, shared_at(from));
 }
 
 // `bytes` (a multiple of 16) in a row.
 __device__ __forceinline__ void bulk_store(void* to, std::uint32_t from, int bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
-               "r"(bytes)
-               : "memory");
+  lib::cp_async_bulk(lib::space_global, lib::space_shared, to, shared_at(from), bytes);
 }
 
-__device__ __forceinline__ void store_commit() {
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
+__device__ __forceinline__ void store_commit() { lib::cp_async_bulk_commit_group(); }
 
 // Until every group of this thread has written its bytes.
 __device__ __forceinline__ void store_wait_written() {
-  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+  lib::cp_async_bulk_wait_group(lib::n32_t<0>{});
 }
 
 // Shared memory written by ordinary stores becomes visible to bulk copies.
 __device__ __forceinline__ void fence_shared_to_async() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  lib::fence_proxy_async(lib::space_shared);
 }
 
 // Global memory written by bulk copies (waited for) becomes visible to ordinary accesses, and back.
-__device__ __forceinline__ void fence_async_global() {
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-}
+__device__ __forceinline__ void fence_async_global() { lib::fence_proxy_async(lib::space_global); }
 
 // Orders this thread's accesses as the device's other threads see them; without the total order,
 // and the time, of __threadfence.
@@ -347,10 +323,6 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
   return larger;
 }
 
-__device__ __forceinline__ std::uint64_t clock_ns() {
-  std::uint64_t t;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
-  return t;
-}
+__device__ __forceinline__ std::uint64_t clock_ns() { return lib::get_sreg_globaltimer(); }
 
 }  // namespace rowband::cuda::ptx
