@@ -92,7 +92,7 @@ int bench_layer(BenchFlags flags) {
 }
 
 int bench_kernels(BenchFlags flags) {
-  flags.sweep.engine.take_host(flags.gemm ? "bench --gemm" : "bench --quantizer");
+  if (flags.gemm) flags.sweep.engine.take_host("bench --gemm");
   if (!flags.plot.empty()) {
     fail(ErrorCode::kInvalidArgument, "--plot {}: is drawn of the sweep only", flags.plot);
   }

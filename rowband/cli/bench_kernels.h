@@ -28,7 +28,7 @@ struct KernelReport {
 // Against dequantising to fp32 and OpenBLAS's sgemm on the same cores. Throws Error(kUnavailable)
 // in builds without OpenBLAS.
 KernelReport bench_gemm(const KernelFlags& flags);
-// Against a copy of as many bytes by as many threads.
+// Against a copy of as many bytes, by as many threads or on the same GPU.
 KernelReport bench_quantizer(const KernelFlags& flags);
 
 }  // namespace rowband::cli

@@ -115,7 +115,7 @@ struct BasicTileOrder {
     return {begin < rows ? begin : rows, end < rows ? end : rows};
   }
 
-  // The bands in the order `rank` computes them: rank + 1, rank + 2, ..., its own last.
+  // The bands in the order in which `rank` takes to them: rank + 1, rank + 2, ..., its own last.
   ROWBAND_HOST_DEVICE constexpr int band_at(int rank, int position) const {
     return (rank + 1 + position) % world;
   }

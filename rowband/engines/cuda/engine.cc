@@ -89,6 +89,7 @@ class CudaEngine final : public Engine {
     FusedArguments a = call_arguments({x, w, bias, nullptr, stream}, CallPlan(spec, x.rows), 0, 1);
     a.output_at[0] = map_bf16(out, x.rows, w.cols, w.cols, kPieceRows);
     point_to_counters(a, counters_.get());
+    a.tiles_taken = nullptr;  // calls on two streams may be at work at one time
     a.host_status = static_cast<Status*>(status_.get());
     launch_fused(a, clusters_, stream_of(stream));
   }

@@ -181,7 +181,7 @@ FusedArguments CudaFused::arguments(const FusedCall& call, const CallPlan& plan)
   point_to_windows(a, plan);
   point_to_counters(a, counters_.get());
   a.host_status = static_cast<Status*>(host_status_.get());
-  a.deadline_ns = static_cast<std::uint64_t>(options_.deadline.count());
+  set_deadline(a, options_.deadline);
   return a;
 }
 
@@ -216,7 +216,7 @@ void CudaFused::queue_empty_calls(cudaStream_t second, std::chrono::nanoseconds 
     ++calls_;
     follow_last_call(stream);
     FusedArguments a = arguments({}, CallPlan(spec_, 0));
-    a.deadline_ns = static_cast<std::uint64_t>(patience.count());
+    set_deadline(a, patience);
     if (copies_) copies_->fork(stream);
     launch_fused(a, clusters_, stream);
     if (copies_) copies_->join(stream);
@@ -263,9 +263,10 @@ void CudaFused::queue_copies(const FusedArguments& a, const CallPlan& plan) {
     copies_->send(queue, {a.ready[leg][peer] + chunk, part(peer) + to, part(rank_) + from,
                           static_cast<std::size_t>(bytes), a.copied[leg][peer] + chunk});
   };
-  for (int step = 1; step < spec_.world; ++step) {
-    const int peer = (rank_ + step) % spec_.world;
-    for (int chunk = 0; chunk < plan.chunks(peer); ++chunk) {
+  for (int chunk = 0; chunk < spec_.chunks; ++chunk) {
+    for (int step = 1; step < spec_.world; ++step) {
+      const int peer = (rank_ + step) % spec_.world;
+      if (chunk >= plan.chunks(peer)) continue;
       const Range rows = plan.chunk(peer, chunk);
       const std::int64_t first = rows.begin - plan.band(peer).begin;
       send(kScatterLeg, peer, chunk, layout_.staging_row(rank_, peer, first),

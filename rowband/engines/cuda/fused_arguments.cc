@@ -1,5 +1,7 @@
 #include "rowband/engines/cuda/fused_arguments.h"
 
+#include <algorithm>
+
 #include "rowband/base/cuda/launch_check.h"
 #include "rowband/base/fail.h"
 #include "rowband/engines/cuda/tensor_map.h"
@@ -49,6 +51,14 @@ void point_to_counters(FusedArguments& a, void* counters) {
   a.tiles_taken = &first->tiles_taken;
   a.calls = &first->calls;
   a.status = &first->status;
+}
+
+void set_deadline(FusedArguments& a, std::chrono::nanoseconds deadline) {
+  constexpr std::chrono::nanoseconds kMostGrace = std::chrono::seconds(1);
+  const std::chrono::nanoseconds grace = std::min(deadline / 4, kMostGrace);
+  a.deadline_ns = static_cast<std::uint64_t>(deadline.count());
+  a.leg_grace_ns = static_cast<std::uint32_t>(grace.count());
+  a.chunk_grace_ns = static_cast<std::uint32_t>(grace.count() / a.order.chunks);
 }
 
 void preset_calls(void* counters, std::int64_t calls) {

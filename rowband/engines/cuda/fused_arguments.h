@@ -2,6 +2,7 @@
 // follows from the call alone.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -20,6 +21,8 @@ std::int64_t flags_bytes(int world, int chunks);
 std::size_t counters_bytes(int world, int chunks);
 // `a` has its world and order already.
 void point_to_counters(FusedArguments& a, void* counters);
+// Of every wait, and the graces that follow from it; `a` has its order already.
+void set_deadline(FusedArguments& a, std::chrono::nanoseconds deadline);
 // As if so many calls had been made. On the current device.
 void preset_calls(void* counters, std::int64_t calls);
 

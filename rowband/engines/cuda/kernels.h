@@ -115,7 +115,7 @@ struct FusedArguments {
   std::uint32_t event_capacity;
   std::uint64_t* chunk_begin;  // [world][chunks]; zero between calls
 
-  std::uint32_t* tiles_taken;  // beside each cluster's first; zero between calls
+  std::uint32_t* tiles_taken;  // beside each cluster's first; zero between calls; or null: in turn
   std::uint32_t* widened;      // pieces taken for widening; zero between calls
   std::uint32_t* chunk_done;   // [world][chunks]: parts handed over; zero between calls
   std::uint32_t* blocks_done;  // zero between calls
@@ -123,6 +123,8 @@ struct FusedArguments {
   Status* status;              // device memory
   Status* host_status;         // the same for the host, mapped
   std::uint64_t deadline_ns;
+  std::uint32_t leg_grace_ns, chunk_grace_ns;  // how much longer each later leg's and chunk's waits
+                                               // last, all chunks together as much as a leg
 
   DeviceTileOrder order;  // tiles of 1 to kGroups times kGroupRows by kTileCols
   DeviceTileMix mix;      // this rank's

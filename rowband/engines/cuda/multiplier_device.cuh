@@ -1,6 +1,7 @@
 // What a multiplying group does with a tile: the products, the scales, the reduce, the hand-over.
 #pragma once
 
+#include "rowband/engines/cuda/bf16_device.cuh"
 #include "rowband/engines/cuda/protocol_device.cuh"
 #include "rowband/engines/cuda/quantize_device.cuh"
 #include "rowband/engines/cuda/shared_device.cuh"
@@ -175,15 +176,8 @@ class Multiplier {
     }
   }
 
-  // Two partials and nothing else. Their exact sum rounded once is what rounding it to fp32 and
-  // then to bf16 gives, too: where fp32 has not all its bits, one of them is less than 2^-8 of the
-  // other's last place, and neither rounding moves the other.
+  // Two partials and nothing else.
   __device__ bool adds_two() const { return a_.world == 2 && a_.bias == nullptr; }
-  __device__ static __forceinline__ std::uint32_t sum_of_two(std::uint32_t a, std::uint32_t b) {
-    const __nv_bfloat162 sum = __hadd2(reinterpret_cast<const __nv_bfloat162&>(a),
-                                       reinterpret_cast<const __nv_bfloat162&>(b));
-    return reinterpret_cast<const std::uint32_t&>(sum);
-  }
 
   // Adds every rank's partial in rank order, then the bias, and rounds once. The sender brings the
   // peers' partials into the buffer one after the other.
@@ -386,12 +380,14 @@ class Multiplier {
   }
 
   __device__ static __forceinline__ void set(float& left, float& right, std::uint32_t pair) {
-    left = __uint_as_float(pair << 16);
-    right = __uint_as_float(pair & 0xFFFF0000u);
+    const float2 values = widened(pair);
+    left = values.x;
+    right = values.y;
   }
   __device__ static __forceinline__ void add(float& left, float& right, std::uint32_t pair) {
-    left += __uint_as_float(pair << 16);
-    right += __uint_as_float(pair & 0xFFFF0000u);
+    const float2 values = widened(pair);
+    left += values.x;
+    right += values.y;
   }
 
   const FusedArguments& a_;

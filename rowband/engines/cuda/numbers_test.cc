@@ -132,12 +132,13 @@ TEST(CudaNumbers, TheFusedPathHasTheBitsOfTheUnfusedOne) {
             const UnfusedPath unfused(comm, engine, 3000 * 1040);
             const DeviceFindings found(engine);
             for (std::int64_t rows : {3000, 1, 129, 1024}) {
-              const Bf16* want = unfused.run(operands.x(rows), operands.w(), stream);
-              const Output y =
-                  op.run(operands.x(rows), operands.w(), nullptr, nullptr, nullptr, stream.get());
-              check_equal(y.data, want, bytes_of(y), found.get(), stream.get());
-              stream.wait();
-              comm.barrier(Deadline::after(std::chrono::seconds(60)));
+              for (const auto& x : {operands.x(rows), operands.x_by_block(rows)}) {
+                const Bf16* want = unfused.run(x, operands.w(), stream);
+                const Output y = op.run(x, operands.w(), nullptr, nullptr, nullptr, stream.get());
+                check_equal(y.data, want, bytes_of(y), found.get(), stream.get());
+                stream.wait();
+                comm.barrier(Deadline::after(std::chrono::seconds(60)));
+              }
             }
             found.expect_none("against the unfused path", stream.get());
             EXPECT_EQ(op.poison(), "");
@@ -214,6 +215,49 @@ TEST(CudaNumbers, N05_PartialsAreAddedInRankOrderWhoeverOwnsTheRow) {
                    }
                  });
   } while (std::next_permutation(partials.begin(), partials.end()));
+}
+
+TEST(CudaNumbers, GemmsOnTwoStreamsOfOneEngineDoNotDisturbEachOther) {
+  ROWBAND_NEEDS_GPUS(1);
+  constexpr std::int64_t kRows = 3000, kCols = 2064;
+  const auto engine = engine_for(0, 1, 1);
+  const PlanSpec spec =
+      engine->with_tiles({.max_rows = kRows, .cols = kCols, .depth = 640, .world = 1});
+  const TestStream streams[2];
+  const RandomOperands operands[2] = {{*engine, spec, 1, streams[0].get()},
+                                      {*engine, spec, 9, streams[1].get()}};
+  const DeviceFindings found(*engine);
+  std::shared_ptr<Bf16> want[2], got[2];
+  const auto multiply = [&](int i, Bf16* out) {
+    engine->gemm(operands[i].x_by_block(kRows), operands[i].w(), nullptr, out, nullptr,
+                 streams[i].get());
+  };
+  for (int i = 0; i < 2; ++i) {
+    want[i] = device_array<Bf16>(*engine, kRows * kCols);
+    got[i] = device_array<Bf16>(*engine, kRows * kCols);
+    multiply(i, want[i].get());
+    streams[i].wait();
+  }
+  for (int call = 0; call < 100; ++call) {
+    for (int i = 0; i < 2; ++i) {
+      check(cudaMemsetAsync(got[i].get(), 0xFF, kRows * kCols * sizeof(Bf16), streams[i].get()),
+            "spoiling a result");
+      multiply(i, got[i].get());
+      check_equal(got[i].get(), want[i].get(), kRows * kCols * sizeof(Bf16), found.get(),
+                  streams[i].get());
+    }
+  }
+  for (const auto& stream : streams) stream.wait();
+  found.expect_none("one gemm beside another", nullptr);
+}
+
+TEST(CudaNumbers, SumsOfTwoPartialsAreThoseOfFp32RoundedForEveryPair) {
+  ROWBAND_NEEDS_GPUS(1);
+  const auto engine = engine_for(0, 1, 1);
+  const DeviceFindings findings(*engine);
+  check_sums_of_two(findings.get(), nullptr);
+  check(cudaDeviceSynchronize(), "comparing sums");
+  findings.expect_none("sums of two", nullptr);
 }
 
 TEST(CudaNumbers, N01_BiasIsAddedOnce) {

@@ -43,8 +43,10 @@ __device__ bool await(const FusedArguments& a, const std::uint32_t* flag, std::u
   if (ptx::load_acquire_system(flag) == epoch) return true;
   // A peer whose results do not come is mostly waiting for a partial itself, and one that does not
   // begin for its last call's results: whoever waits for the first of these should speak first and
-  // name the rank at fault. So the waits of the later legs, whose numbers are higher, last longer.
-  const std::uint64_t grace = min(a.deadline_ns / 4, std::uint64_t{1'000'000'000}) * leg;
+  // name the rank at fault. So the waits of the later legs, whose numbers are higher, last longer,
+  // and those of later chunks, whose partials may stand behind a wait for an earlier one.
+  const std::uint64_t last =
+      a.deadline_ns + std::uint64_t{a.leg_grace_ns} * leg + std::uint64_t{a.chunk_grace_ns} * chunk;
   const std::uint64_t begin = ptx::clock_ns();
   while (ptx::load_acquire_system(flag) != epoch) {
     if (failed(a)) return false;
@@ -52,7 +54,7 @@ __device__ bool await(const FusedArguments& a, const std::uint32_t* flag, std::u
       fail_call(a, *a.failure[peer]);
       return false;
     }
-    if (ptx::clock_ns() - begin > a.deadline_ns + grace) {
+    if (ptx::clock_ns() - begin > last) {
       fail_call(a, {Status::kDeadline, static_cast<std::uint32_t>(a.rank), leg, peer, chunk, 0, 0});
       return false;
     }

@@ -34,6 +34,10 @@ class RandomOperands {
   ActivationView x(std::int64_t rows) const {
     return {x_.get(), rows, depth_, stride_, x_scales_.get(), scale_blocks(depth_), 1};
   }
+  // The same operands with other scales: each depth block's side by side.
+  ActivationView x_by_block(std::int64_t rows) const {
+    return {x_.get(), rows, depth_, stride_, x_scales_.get(), 1, rows};
+  }
   WeightView w() const {
     return {w_.get(), cols_, depth_, stride_, w_scales_.get(), scale_blocks(depth_), 1};
   }

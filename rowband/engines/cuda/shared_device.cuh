@@ -19,15 +19,18 @@ constexpr int kThreads = (kGroups + 1) * kGroupThreads;
 constexpr int kSenders = 2;                        // one for the left pieces, one for the right
 constexpr int kPieceCols = kBlockCols / kSenders;  // a piece: 64 rows of 128 bytes
 constexpr int kPieceBytes = kPieceRows * kPieceCols * 2;
-constexpr int kPieces = kGroups * kSenders;      // a whole tile may be on its way out
-constexpr int kTileSlots = 8;                    // the senders to the loaders: kStages + 2 at most
+constexpr int kPieces = kGroups * kSenders;  // a whole tile may be on its way out
+// From the tile that a sender is still to read of to the one that is told: the sender one behind
+// the groups, they up to kStages (at one stage a tile) behind the loaders, these one behind what is
+// told; and one for lanes of a sender that read later than its first.
+constexpr int kTileSlots = 8;
 constexpr int kCodeScaleBytes = kGroupRows * 4;  // fp8 wire: of a group's rows
 static_assert(kGroupRows == kPieceRows && kPieceCols * 2 == 128);
 
 constexpr int kSharedBytes = kStages * kStageBytes + kPieces * kPieceBytes +
                              kStages * kStageScaleBytes + kGroups * kCodeScaleBytes +
                              (16 + 8) * kTileSlots + 8 * (2 * kStages + 2 * kPieces + 1);
-static_assert(kStages + 2 < kTileSlots && kSharedBytes <= 227 * 1024);
+static_assert(kStages + 4 <= kTileSlots && kSharedBytes <= 227 * 1024);
 
 struct Shared {
   // Shared-memory addresses.

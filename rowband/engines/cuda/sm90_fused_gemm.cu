@@ -75,13 +75,20 @@ class ScaleLoader {
 };
 
 // Which tiles a cluster computes, by one thread of it: the first by the cluster's number, the
-// others from a counter, so that a cluster that the link holds up takes fewer.
+// others from a counter, so that a cluster that the link holds up takes fewer; without a counter in
+// turn.
 class TileSource {
  public:
   __device__ TileSource(const FusedArguments& a, const Shared& shared)
       : a_(a), shared_(shared), walk_(a.order, a.mix, a.rank), next_(blockIdx.x / 2) {}
 
-  __device__ void take() { next_ = clusters() + atomicAdd(a_.tiles_taken, 1); }
+  __device__ void take() {
+    if (a_.tiles_taken == nullptr) {
+      next_ += clusters();
+    } else {
+      next_ = clusters() + static_cast<int>(atomicAdd(a_.tiles_taken, 1));
+    }
+  }
   __device__ void tell(int index) {
     int4 place = {0, 0, -1, 0};
     if (next_ < a_.order.tiles()) {
@@ -105,14 +112,14 @@ __device__ int4 same_in_warp(const int4& v) {
   return {same_in_warp(v.x), same_in_warp(v.y), same_in_warp(v.z), same_in_warp(v.w)};
 }
 
-// By a whole warp, whose first lane speaks to the tensor maps.
+// By a whole warp, whose first lane knows of the tiles.
 __device__ void load_tiles(const FusedArguments& a, const Shared& shared) {
   const int block = same_in_warp(static_cast<int>(ptx::block_of_cluster()));
   const int depth_blocks = static_cast<int>(a.depth / kDepth);
-  const bool speaks = threadIdx.x % 32 == 0, leads = speaks && block == 0;
+  const bool expects = threadIdx.x % 32 == 0, leads = expects && block == 0;
   const int half_rows = a.order.tile_rows / 2;
   TileSource source(a, shared);
-  if (speaks) shared.expect_tile(0);
+  if (expects) shared.expect_tile(0);
   if (leads) source.tell(0);
   Ring ring;
   for (int index = 0;; ++index) {
@@ -120,7 +127,7 @@ __device__ void load_tiles(const FusedArguments& a, const Shared& shared) {
     if (tile.z < 0) break;
     const int row = tile.x + block * half_rows;
     ScaleLoader scales(a, tile.x, tile.y);
-    if (speaks) shared.expect_tile(index + 1);
+    if (expects) shared.expect_tile(index + 1);
     if (leads) source.take();
 #pragma unroll 1
     for (int k = 0; k < depth_blocks; ++k) {
@@ -140,7 +147,7 @@ __device__ void load_tiles(const FusedArguments& a, const Shared& shared) {
   }
   // A last stage without operands, so that the groups see that there is no tile.
   ptx::barrier_wait(shared.empty + 8 * ring.stage, ring.parity ^ 1);
-  if (speaks) ptx::barrier_arrive(shared.full + 8 * ring.stage);
+  if (expects) ptx::barrier_arrive(shared.full + 8 * ring.stage);
   ptx::arrive_when_copied(shared.full + 8 * ring.stage);
 }
 
@@ -165,7 +172,7 @@ __device__ void finish_call(const FusedArguments& a) {
     a.chunk_done[i] = 0;
     a.chunk_begin[i] = 0;
   }
-  *a.tiles_taken = 0;
+  if (a.tiles_taken != nullptr) *a.tiles_taken = 0;
   *a.widened = 0;
   *a.blocks_done = 0;
   ++*a.calls;

@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 
 #include "rowband/base/cuda/launch_check.h"
+#include "rowband/engines/cuda/bf16_device.cuh"
 #include "rowband/engines/cuda/quantize_device.cuh"
 #include "rowband/testing/exact_values.h"
 
@@ -93,6 +94,20 @@ __global__ void check_ordinary_codes_kernel(float amax, Findings* findings) {
   }
 }
 
+__global__ void check_sums_of_two_kernel(Findings* findings) {
+  ROWBAND_FOR_EACH(i, std::int64_t{1} << 31) {  // a's whole range by half of b's, twice
+    const auto a = static_cast<std::uint32_t>(i & 0xFFFF), b = static_cast<std::uint32_t>(i >> 16);
+    const std::uint32_t as = a * 0x10001u, bs = b | (b | 0x8000u) << 16;
+    const float2 x = widened(as), y = widened(bs);
+    // As the reduce of more than two: from -0, in rank order.
+    const __nv_bfloat162 sums = __floats2bfloat162_rn(-0.0f + x.x + y.x, -0.0f + x.y + y.y);
+    const auto want = reinterpret_cast<const std::uint32_t&>(sums), got = sum_of_two(as, bs);
+    if (got != want) {
+      report(findings, 0, i, static_cast<float>(got), static_cast<float>(want));
+    }
+  }
+}
+
 __global__ void check_equal_kernel(const std::uint8_t* a, const std::uint8_t* b, std::int64_t bytes,
                                    Findings* findings) {
   ROWBAND_FOR_EACH(i, bytes) {
@@ -130,6 +145,7 @@ void load_test_kernels() {
                              reinterpret_cast<const void*>(&fill_scales_kernel),
                              reinterpret_cast<const void*>(&add_partials_kernel),
                              reinterpret_cast<const void*>(&check_ordinary_codes_kernel),
+                             reinterpret_cast<const void*>(&check_sums_of_two_kernel),
                              reinterpret_cast<const void*>(&check_equal_kernel),
                              reinterpret_cast<const void*>(&check_bytes_kernel),
                              reinterpret_cast<const void*>(&add_digest_kernel)}) {
@@ -172,6 +188,11 @@ void add_partials(const Bf16* const* partials, int world, std::int64_t count, Bf
 void check_ordinary_codes(float amax, Findings* findings, cudaStream_t stream) {
   check_ordinary_codes_kernel<<<blocks_for(65536), kThreads, 0, stream>>>(amax, findings);
   check(cudaGetLastError(), "comparing codes");
+}
+
+void check_sums_of_two(Findings* findings, cudaStream_t stream) {
+  check_sums_of_two_kernel<<<blocks_for(std::int64_t{1} << 31), kThreads, 0, stream>>>(findings);
+  check(cudaGetLastError(), "comparing sums");
 }
 
 void check_equal(const void* a, const void* b, std::size_t bytes, Findings* findings,

@@ -39,6 +39,9 @@ void add_partials(const Bf16* const* partials, int world, std::int64_t count, Bf
 // Of every bf16 up to `amax`, which makes an ordinary block: ordinary_codes against e4m3_codes.
 void check_ordinary_codes(float amax, Findings* findings, cudaStream_t stream);
 
+// Of all pairs of bf16: sum_of_two against the sum in fp32, rounded.
+void check_sums_of_two(Findings* findings, cudaStream_t stream);
+
 // Bytes that differ, and bytes that are not `value`.
 void check_equal(const void* a, const void* b, std::size_t bytes, Findings* findings,
                  cudaStream_t stream);
