@@ -86,6 +86,10 @@ std::string why_not_expressible(const PlanSpec& s) {
                        s.tile_rows, s.min_tile_rows,
                        s.cost.workers == 0 ? ", doubled any number of times" : "'s multiple");
   }
+  if (s.cost.workers > 0 && s.tile_rows / s.min_tile_rows > std::ssize(s.cost.block_us)) {
+    return fmt::format("tile_rows={} and min_tile_rows={}: the cost is known of {} heights",
+                       s.tile_rows, s.min_tile_rows, s.cost.block_us.size());
+  }
   if (s.tile_cols < kScaleBlock || s.tile_cols % kScaleBlock != 0) {
     return fmt::format("tile_cols={}: must be a positive multiple of {}", s.tile_cols, kScaleBlock);
   }
@@ -156,9 +160,8 @@ double expected_us(const PlanSpec& spec, std::int64_t rows, std::int64_t tile_ro
   const TileCost& cost = spec.cost;
   const TileOrder order{rows, spec.cols, tile_rows, spec.tile_cols, spec.world, spec.chunks};
   const auto blocks = static_cast<double>(scale_blocks(spec.depth));
-  const double tile =
-      cost.tile_us +
-      blocks * std::max(cost.block_us, cost.row_block_us * static_cast<double>(tile_rows));
+  const auto height = static_cast<std::size_t>(tile_rows / spec.min_tile_rows - 1);
+  const double tile = cost.tile_us + blocks * cost.block_us[height];
   const double products = tile * static_cast<double>(ceil_div(order.tiles(), cost.workers));
   // The busiest rank of each leg: who owns little sends many partials, who owns much many results.
   std::int64_t most = 0, least = rows;
@@ -173,7 +176,7 @@ double expected_us(const PlanSpec& spec, std::int64_t rows, std::int64_t tile_ro
   const std::int64_t sent =
       spec.world == 1 ? 0 : (rows - least) * partial + most * (spec.world - 1) * result;
   const double link = static_cast<double>(sent) / cost.link_bytes_per_us;
-  return tile + std::max(products, link);
+  return tile + std::max(products, link) + cost.interference * std::min(products, link);
 }
 
 std::int64_t pick_tile_rows(const PlanSpec& spec, std::int64_t rows) {

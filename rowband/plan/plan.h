@@ -6,6 +6,7 @@
 //   a chunk              tile rows x tile columns             (what a worker computes)
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -30,11 +31,12 @@ GatherScale parse_gather_scale(std::string_view text);
 // What a call is expected to take, for an engine whose workers compute a tile each at a time:
 // measured on its hardware, and only as good as choosing between tile heights needs.
 struct TileCost {
-  int workers = 0;               // of a rank; 0: no such engine
-  double tile_us = 0;            // of a tile, whatever its height and depth
-  double block_us = 0;           // of a tile's depth block, at the least
-  double row_block_us = 0;       // of a row's depth block
+  int workers = 0;     // of a rank; 0: no such engine
+  double tile_us = 0;  // of a tile, whatever its height and depth
+  // Of a tile's depth block, by the tile's height: min_tile_rows, twice or three times as many.
+  std::array<double, 3> block_us{};
   double link_bytes_per_us = 1;  // that leave a rank
+  double interference = 0;       // what of the shorter of products and transfers is not hidden
 };
 
 // What is fixed when an op is made; equal on all ranks.
@@ -49,7 +51,7 @@ struct PlanSpec {
   int chunks = 4;  // per band at most; a band with fewer tile rows has fewer chunks
   int slots = 2;   // output slots: a result stays untouched through the next slots - 1 calls
   // Tile heights a call may use: tile_rows, halved until min_tile_rows; where the cost is known,
-  // all multiples of min_tile_rows up to tile_rows.
+  // all multiples of min_tile_rows up to tile_rows, three at most.
   std::int64_t tile_rows = 256;
   std::int64_t min_tile_rows = 32;
   TileCost cost = {};
@@ -138,7 +140,7 @@ class CallPlan {
 std::int64_t next_height(const PlanSpec& spec, std::int64_t height);
 
 // Where the cost is known, microseconds: the first tile, while which nothing travels, then the
-// products or the transfers, whichever take longer.
+// products or the transfers, whichever take longer, and what of the others is not hidden.
 double expected_us(const PlanSpec& spec, std::int64_t rows, std::int64_t tile_rows);
 
 // Where the cost is known, the height of least expected time, of equals the lowest. Else the

@@ -293,9 +293,9 @@ PlanSpec costed_spec() {
           .min_tile_rows = 64,
           .cost = {.workers = 66,
                    .tile_us = 1,
-                   .block_us = 0.4,
-                   .row_block_us = 0.003,
-                   .link_bytes_per_us = 350e3}};
+                   .block_us = {0.4, 0.5, 0.6},
+                   .link_bytes_per_us = 350e3,
+                   .interference = 0.5}};
 }
 
 TEST(Plan, WhereTheCostIsKnownTheHeightOfLeastTimeIsTaken) {
@@ -312,29 +312,33 @@ TEST(Plan, WhereTheCostIsKnownTheHeightOfLeastTimeIsTaken) {
   }
   // Low tiles give each rank a band where tall ones give one rank all; tall ones multiply faster.
   EXPECT_EQ(pick_tile_rows(spec, 128), 64);
-  EXPECT_EQ(expected_us(spec, 1, 64), expected_us(spec, 1, 128));
-  EXPECT_EQ(pick_tile_rows(spec, 1), 64);  // of equals the lowest
-  // Where the link is the limit, the first tile tells; where the products are, their rate.
-  EXPECT_LT(pick_tile_rows(spec, 16384), 192);
-  spec.depth = 8192;
   EXPECT_EQ(pick_tile_rows(spec, 16384), 192);
-  spec.depth = 2048;
   spec.world = 1;
   EXPECT_EQ(pick_tile_rows(spec, 16384), 192);
+  spec.cost.block_us.fill(0.4);
+  EXPECT_EQ(expected_us(spec, 1, 64), expected_us(spec, 1, 128));
+  EXPECT_EQ(pick_tile_rows(spec, 1), 64);  // of equals the lowest
 }
 
 TEST(Plan, TheExpectedTimeIsTheFirstTileThenTheLongerOfProductsAndTransfers) {
   PlanSpec spec = costed_spec();
-  const double tile = 1 + 16 * 0.003 * 192;
+  const double tile = 1 + 16 * 0.6;
+  const double products = tile * 37;                  // 86 x 28 tiles by 66
   const double link = 2 * 8256.0 * 7168 * 2 / 350e3;  // bands of 8256 and 8128 rows
-  EXPECT_NEAR(expected_us(spec, 16384, 192), tile + link, 1e-6);
+  EXPECT_NEAR(expected_us(spec, 16384, 192), tile + link + 0.5 * products, 1e-6);
   spec.wire = Wire::kFp8;  // results of a byte an element, and 56 scales a row
   const double codes = (8256 * 7168 * 2.0 + 8256 * (7168 + 56 * 4)) / 350e3;
-  EXPECT_NEAR(expected_us(spec, 16384, 192), tile + codes, 1e-6);
+  EXPECT_NEAR(expected_us(spec, 16384, 192), tile + codes + 0.5 * products, 1e-6);
   spec.wire = Wire::kBf16;
   spec.depth = 8192;
-  const double deep = 1 + 64 * 0.003 * 192;
-  EXPECT_NEAR(expected_us(spec, 16384, 192), deep + 37 * deep, 1e-6);
+  const double deep = 1 + 64 * 0.6;
+  EXPECT_NEAR(expected_us(spec, 16384, 192), deep + 37 * deep + 0.5 * link, 1e-6);
+  spec.depth = 2048;
+  spec.world = 1;
+  EXPECT_NEAR(expected_us(spec, 64, 64), (1 + 16 * 0.4) * 2, 1e-6);
+  EXPECT_NEAR(expected_us(spec, 128, 128), (1 + 16 * 0.5) * 2, 1e-6);
+  spec.tile_rows = 256;
+  EXPECT_THAT(why_not_expressible(spec), HasSubstr("the cost is known of 3 heights"));
 }
 
 TEST(Plan, AWindowHoldsTheBandsOfEveryHeight) {
