@@ -75,6 +75,27 @@ PlanSpec shape(const EnginePlanner& planner, int world) {
   return planner.with_tiles({.max_rows = 16384, .cols = 7168, .depth = 2048, .world = world});
 }
 
+// docs/performance.md has the times by height. Only shapes where one height is clearly ahead.
+TEST(Engines, TheCudaPlannerTakesTheTileHeightsThatMeasuredFastest) {
+  if (!have_cuda()) GTEST_SKIP() << "this build has no cuda engine";
+  const auto cuda = make_planner(EngineKind::kCuda, {});
+  const auto picked = [&](std::int64_t rows, std::int64_t depth, Wire wire, int world) {
+    const PlanSpec spec = cuda->with_tiles(
+        {.max_rows = 16384, .cols = 7168, .depth = depth, .world = world, .wire = wire});
+    return pick_tile_rows(spec, rows);
+  };
+  EXPECT_EQ(picked(128, 2048, Wire::kBf16, 2), 64);
+  EXPECT_EQ(picked(2048, 2048, Wire::kBf16, 2), 64);
+  EXPECT_EQ(picked(16384, 2048, Wire::kBf16, 2), 192);
+  EXPECT_EQ(picked(128, 2048, Wire::kFp8, 2), 64);
+  EXPECT_EQ(picked(256, 2048, Wire::kFp8, 2), 128);
+  EXPECT_EQ(picked(2048, 2048, Wire::kFp8, 2), 128);
+  EXPECT_EQ(picked(16384, 2048, Wire::kFp8, 2), 192);
+  EXPECT_EQ(picked(4096, 8192, Wire::kBf16, 2), 192);
+  EXPECT_EQ(picked(16384, 8192, Wire::kBf16, 2), 192);
+  for (std::int64_t depth : {2048, 8192}) EXPECT_EQ(picked(16384, depth, Wire::kBf16, 1), 192);
+}
+
 TEST(Engines, APlanNeedsNoHardware) {
   const auto host = make_planner(EngineKind::kHost, {});
   EXPECT_EQ(host->why_not_served(shape(*host, 8)), "");
