@@ -117,10 +117,14 @@ proctype copy_queue(byte r; byte p; byte q) {
 proctype copy_queue(byte r) {
   byte k, c, n, d, p;
   for (k : 1 .. CALLS) {
-    for (d : 1 .. W - 1) {
-      p = (r + d) % W;
-      n = CHUNKS(k, p);
-      for (c : 0 .. n - 1) { scatter_chunk_to(p) }
+    for (c : 0 .. C - 1) {
+      for (d : 1 .. W - 1) {
+        p = (r + d) % W;
+        if
+        :: c < CHUNKS(k, p) -> scatter_chunk_to(p)
+        :: else -> skip
+        fi
+      }
     }
     n = CHUNKS(k, r);
     for (c : 0 .. n - 1) {

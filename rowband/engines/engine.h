@@ -141,7 +141,8 @@ class Engine : public EnginePlanner {
                     Timeline* timeline, void* stream = nullptr) = 0;
 
   // Local. Dense codes [rows, depth] and rows * (depth / 128) scales, bit-equal to
-  // quantize_activations; depth a multiple of 128. The view says where each scale lies: where the
+  // quantize_activations; depth a multiple of 128. A GPU wants codes at a multiple of 16 bytes; it
+  // throws Error(kInvalidArgument) otherwise. The view says where each scale lies: where the
   // engine's GEMM reads it best.
   virtual ActivationView quantize(const Bf16* x, std::int64_t rows, std::int64_t depth,
                                   std::int64_t x_row_stride, ScaleFormat format, E4m3* codes,

@@ -109,6 +109,12 @@ TEST(Engines, APlanNeedsNoHardware) {
   const PlanSpec spec = shape(*cuda, 2);
   EXPECT_EQ(cuda->why_not_served(spec), "");
   EXPECT_EQ(cuda->tiles_at_once(), 66);  // 132 SMs in pairs
+  // Own tiles come between the peers' on the fp8 wire by stores alone.
+  EXPECT_LT(spec.own_lag, 0);
+  EXPECT_EQ(cuda->with_tiles({.world = 2, .wire = Wire::kFp8}).own_lag, 66);
+  EXPECT_LT(cuda->with_tiles({.world = 2, .wire = Wire::kFp8, .transport = Transport::kCopyEngine})
+                .own_lag,
+            0);
   EXPECT_EQ(cuda->best_chunks(Transport::kDirect, Wire::kBf16), 2);
   EXPECT_EQ(cuda->best_chunks(Transport::kDirect, Wire::kFp8), 8);
   EXPECT_EQ(cuda->best_chunks(Transport::kCopyEngine, Wire::kBf16), 4);

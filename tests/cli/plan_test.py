@@ -31,6 +31,11 @@ def test_every_rank_computes_its_own_band_last():
     for rank in plan("--rows", 500, "--cols", 256, "--depth", 128, "--ranks", 5)["per_rank"]:
         assert rank["band_order"][-1] == rank["rank"]
         assert sorted(rank["band_order"]) == list(range(5))
+    p = plan("--rows", 500, "--cols", 256, "--depth", 128, "--ranks", 5, "--tiles")
+    for rank in p["per_rank"]:
+        for_peers = sum(t["band"] != rank["rank"] for t in rank["tiles"])
+        assert rank["tiles_ahead_of_own"] == for_peers
+        assert all(t["band"] != rank["rank"] for t in rank["tiles"][:for_peers])
 
 
 def test_tiles_are_listed_and_cover_the_output():

@@ -98,8 +98,13 @@ class CudaEngine final : public Engine {
   ActivationView quantize(const Bf16* x, std::int64_t rows, std::int64_t depth,
                           std::int64_t x_row_stride, ScaleFormat format, E4m3* codes, float* scales,
                           void* stream) override {
-    if (depth % kScaleBlock != 0) {
-      fail(ErrorCode::kInvalidArgument, "depth={}: must be a multiple of {}", depth, kScaleBlock);
+    if (depth < kScaleBlock || depth % kScaleBlock != 0) {
+      fail(ErrorCode::kInvalidArgument, "depth={}: must be a positive multiple of {}", depth,
+           kScaleBlock);
+    }
+    if (reinterpret_cast<std::uintptr_t>(codes) % 16 != 0) {
+      fail(ErrorCode::kInvalidArgument, "activation codes at {}: the GPU needs a multiple of 16",
+           static_cast<const void*>(codes));
     }
     const DeviceScope scope(device_);
     launch_quantize(x, rows, depth, x_row_stride, format == ScaleFormat::kUe8m0, codes, scales, 1,

@@ -25,7 +25,8 @@ class Multiplier {
         cols_descriptor_(ptx::matrix_descriptor(shared.stages + kRowsBytes)),
         row_scales_(shared.scales + first_row_ * 4),
         empty_for_(thread_ < 2 ? thread_ : -1) {
-    // Not to be computed, or read from the thread's registers, anew for every product.
+    // Not to be computed anew for every product, least of all from threadIdx, which is slow to
+    // read.
     asm volatile("" : "+r"(row_scales_), "+r"(empty_for_));
   }
 

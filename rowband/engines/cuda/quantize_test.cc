@@ -85,6 +85,22 @@ TEST(CudaQuantize, Q03_OrdinaryBlocksHaveTheCodesOfAnyOther) {
   findings.expect_none("ordinary codes", nullptr);
 }
 
+TEST(CudaQuantize, S10_MisalignedCodesAndNoDepthAreRefused) {
+  ROWBAND_NEEDS_GPUS(1);
+  const auto engine = engine_for(0, 1, 1);
+  const auto memory = engine->allocate(1 << 16);
+  auto* bytes = static_cast<std::byte*>(memory.get());
+  const auto quantize = [&](std::int64_t depth, std::ptrdiff_t codes_at) {
+    engine->quantize(reinterpret_cast<Bf16*>(bytes), 3, depth, depth, ScaleFormat::kFp32,
+                     reinterpret_cast<E4m3*>(bytes + 8192 + codes_at),
+                     reinterpret_cast<float*>(bytes + 16384));
+  };
+  for (std::int64_t depth : {-128, 0, 64}) EXPECT_THROW(quantize(depth, 0), Error) << depth;
+  for (std::ptrdiff_t at : {1, 8}) EXPECT_THROW(quantize(256, at), Error) << at;
+  EXPECT_NO_THROW(quantize(256, 16));
+  check(cudaDeviceSynchronize(), "quantising");
+}
+
 struct Quantised {
   std::vector<E4m3> codes;
   std::vector<float> scales;
