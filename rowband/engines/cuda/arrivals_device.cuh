@@ -11,7 +11,6 @@ namespace {
 __device__ void announce(const FusedArguments& a, int peer, std::uint64_t call, std::int64_t rows) {
   Card* card = a.card_at[peer] + call % 2;
   *reinterpret_cast<volatile std::int64_t*>(&card->rows) = rows;
-  __threadfence_system();
   ptx::store_release_system(&card->epoch, epoch_of(call));
 }
 

@@ -171,6 +171,8 @@ FusedArguments CudaFused::arguments(const FusedCall& call, const CallPlan& plan)
   FusedArguments a = call_arguments(call, plan, rank_, spec_.world);
   a.fp8_wire = spec_.wire == Wire::kFp8 && spec_.world > 1;
   a.copy_engine = copies_ != nullptr;
+  // A single round of tiles fills no link for long.
+  a.pieces_on_link = plan.order().tiles() > clusters_ ? kPiecesOnLink : 0;
   if (options_.faults) {
     a.skip_transfers = calls_ >= options_.faults->skip_transfers_from;
     a.drop_transfers = calls_ >= options_.faults->drop_transfers_from;

@@ -14,6 +14,7 @@ struct Counters {
   std::uint32_t blocks_done;
   std::uint32_t widened;
   std::uint32_t tiles_taken;
+  std::uint32_t link_tickets, link_arrivals;
   Status status;
   // Then chunk_begin[world][chunks] of 8 bytes, chunk_done[world][chunks], and of ready and copied
   // each [legs][world][chunks], of 4.
@@ -49,6 +50,8 @@ void point_to_counters(FusedArguments& a, void* counters) {
   a.blocks_done = &first->blocks_done;
   a.widened = &first->widened;
   a.tiles_taken = &first->tiles_taken;
+  a.link_tickets = &first->link_tickets;
+  a.link_arrivals = &first->link_arrivals;
   a.calls = &first->calls;
   a.status = &first->status;
 }

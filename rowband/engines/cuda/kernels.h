@@ -20,6 +20,10 @@ inline constexpr int kBlockCols = 128;
 inline constexpr int kPieceRows = 64;  // of a piece that leaves shared memory in one bulk store
 inline constexpr int kDepth = 128;     // of a pipeline stage, and of a scale block
 
+// Pieces of 8 KiB that may be on their way to the peers at one time: what NVLink 4 carries in the
+// 1.5 us that one takes. More would stand in the network, and the operands' loads behind them.
+inline constexpr int kPiecesOnLink = 72;
+
 // What a wait is for: a peer's partials, its results, its start, or the own copies to it. The first
 // two have flags in the window.
 inline constexpr std::uint32_t kScatterLeg = 0, kGatherLeg = 1, kStartLeg = 2, kCopyLeg = 3;
@@ -114,6 +118,11 @@ struct FusedArguments {
   std::uint32_t* event_count;
   std::uint32_t event_capacity;
   std::uint64_t* chunk_begin;  // [world][chunks]; zero between calls
+
+  // Tickets for pieces on their way to the peers, and those that have arrived; equal between calls.
+  std::uint32_t* link_tickets;
+  std::uint32_t* link_arrivals;
+  std::int32_t pieces_on_link;  // at most, at one time; 0: no limit
 
   std::uint32_t* tiles_taken;  // beside each cluster's first; zero between calls; or null: in turn
   std::uint32_t* widened;      // pieces taken for widening; zero between calls

@@ -18,7 +18,6 @@ __device__ void publish(Status* to, const Status& reason) {
   to->peer = reason.peer;
   to->chunk = reason.chunk;
   to->rows = reason.rows;
-  __threadfence_system();
   ptx::store_release_system(&to->code, reason.code);
 }
 
@@ -37,6 +36,9 @@ __device__ bool failed(const FusedArguments& a) {
   return *reinterpret_cast<volatile std::uint32_t*>(&a.status->code) != Status::kFine;
 }
 
+// At a flag, for each look at what else may end a wait: each takes as long.
+constexpr int kLooks = 16;
+
 // One thread waits for `peer`; false once the call has failed.
 __device__ bool await(const FusedArguments& a, const std::uint32_t* flag, std::uint32_t epoch,
                       std::uint32_t leg, std::uint32_t peer, std::uint32_t chunk) {
@@ -48,7 +50,9 @@ __device__ bool await(const FusedArguments& a, const std::uint32_t* flag, std::u
   const std::uint64_t last =
       a.deadline_ns + std::uint64_t{a.leg_grace_ns} * leg + std::uint64_t{a.chunk_grace_ns} * chunk;
   const std::uint64_t begin = ptx::clock_ns();
-  while (ptx::load_acquire_system(flag) != epoch) {
+  for (int looks = 1; ptx::load_acquire_system(flag) != epoch; ++looks) {
+    __nanosleep(100);
+    if (looks % kLooks != 0) continue;
     if (failed(a)) return false;
     if (ptx::load_acquire_system(&a.failure[peer]->code) != Status::kFine) {
       fail_call(a, *a.failure[peer]);
@@ -58,7 +62,6 @@ __device__ bool await(const FusedArguments& a, const std::uint32_t* flag, std::u
       fail_call(a, {Status::kDeadline, static_cast<std::uint32_t>(a.rank), leg, peer, chunk, 0, 0});
       return false;
     }
-    __nanosleep(100);
   }
   return true;
 }

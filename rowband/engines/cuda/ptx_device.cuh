@@ -157,6 +157,9 @@ __device__ __forceinline__ void fence_async_global() { lib::fence_proxy_async(li
 // and the time, of __threadfence.
 __device__ __forceinline__ void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
+// The same as the peers and the host see them.
+__device__ __forceinline__ void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
 // --- wgmma ---------------------------------------------------------------------------------------
 
 // Rows of 128 bytes, 128-byte swizzle, groups of 8 rows 1024 bytes apart.
@@ -314,6 +317,11 @@ __device__ __forceinline__ std::uint32_t load_acquire_system(const std::uint32_t
 
 __device__ __forceinline__ void store_release_system(std::uint32_t* p, std::uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+}
+
+// After a fence_system.
+__device__ __forceinline__ void store_relaxed_system(std::uint32_t* p, std::uint32_t value) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
 
 // NaN if either is.

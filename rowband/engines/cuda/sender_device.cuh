@@ -8,7 +8,8 @@
 namespace rowband::cuda {
 namespace {
 
-// The chunk's bytes are where they belong, or ready for the copy queues.
+// The chunk's bytes are where they belong, or ready for the copy queues: the caller, a fence_system
+// behind it, has seen all of them written.
 __device__ void signal_chunk(const FusedArguments& a, int band, int chunk, std::uint32_t epoch) {
   if (a.drop_transfers || failed(a)) return;  // what a failed call made is no result
   const bool own = band == a.rank;
@@ -16,9 +17,9 @@ __device__ void signal_chunk(const FusedArguments& a, int band, int chunk, std::
     const int peer = (a.rank + step) % a.world;
     if (!own && peer != band) continue;
     if (a.copy_engine) {
-      ptx::store_release_system(a.ready[own ? kGatherLeg : kScatterLeg][peer] + chunk, 1);
+      ptx::store_relaxed_system(a.ready[own ? kGatherLeg : kScatterLeg][peer] + chunk, 1);
     } else {
-      ptx::store_release_system((own ? a.gather_flags_at : a.scatter_flags_at)[peer] + chunk,
+      ptx::store_relaxed_system((own ? a.gather_flags_at : a.scatter_flags_at)[peer] + chunk,
                                 epoch);
     }
   }
@@ -31,12 +32,38 @@ __device__ void chunk_part_done(const FusedArguments& a, int band, int chunk, st
   const int index = band * a.order.chunks + chunk;
   const auto parts = static_cast<std::uint32_t>(2 * kSenders * a.order.tiles_in_chunk(band, chunk));
   if (atomicAdd(a.chunk_done + index, 1) + 1 != parts) return;
-  ptx::fence_device();
+  ptx::fence_system();  // one for both: the other parts' writes acquired, all of them released
   signal_chunk(a, band, chunk, epoch);
   if (a.events != nullptr) {
     record(a, {a.chunk_begin[index], ptx::clock_ns(), DeviceEvent::kSend, -1, band, chunk, 0, 0});
   }
 }
+
+// Keeps the copies of pieces on their way to the peers to as many as the link carries, in order of
+// asking. Who has a place waits for nothing but its own stores, so each comes free again.
+class LinkPlaces {
+ public:
+  __device__ explicit LinkPlaces(const FusedArguments& a)
+      : a_(a), arrived_(a.pieces_on_link > 0 ? arrivals() : 0) {}
+
+  __device__ void take(int copies) {
+    if (a_.pieces_on_link == 0 || copies == 0) return;
+    const std::uint32_t last = atomicAdd(a_.link_tickets, copies) + copies;
+    while (static_cast<int>(last - arrived_) > a_.pieces_on_link) arrived_ = arrivals();
+  }
+  __device__ void give_back(int copies) {
+    if (a_.pieces_on_link == 0 || copies == 0) return;
+    arrived_ = atomicAdd(a_.link_arrivals, copies) + copies;
+  }
+
+ private:
+  __device__ std::uint32_t arrivals() const {
+    return *reinterpret_cast<volatile std::uint32_t*>(a_.link_arrivals);
+  }
+
+  const FusedArguments& a_;
+  std::uint32_t arrived_;  // as last seen
+};
 
 // The errands of the multiplying groups' left or right pieces, by a whole warp, which waits
 // together for the peers; its first lane does the rest.
@@ -48,7 +75,8 @@ class Sender {
         shared_(shared),
         side_(side),
         lane_(threadIdx.x % 32),
-        epoch_(epoch_of(*a.calls + 1)) {}
+        epoch_(epoch_of(*a.calls + 1)),
+        link_(a) {}
 
   __device__ void run() {
     for (int index = 0;; ++index) {
@@ -110,10 +138,12 @@ class Sender {
       if ((ready_ >> group & 1) == 0) make_ready(now, group);
     }
     ready_ = 0;
+    const int copies = copies_to_peers(now);
     Errand next{.band = -1};
     for (int group = 0; group < groups(a_); ++group) {
       if (needs_partials(now)) bring_other_partials(now, group);
       await_written(group);
+      link_.take(copies);
       if (!(fp8 && now.band == a_.rank)) {
         send_piece(now, group);
       } else if (side_ == 0) {
@@ -122,6 +152,7 @@ class Sender {
       // One piece at a time: with more on their way the operands' loads stand behind them.
       ptx::store_commit();
       ptx::store_wait_written();
+      link_.give_back(copies);
       // The next tile's partials come while its products run.
       if (next.band < 0 && shared_.tile_known(index + 1)) {
         next = errand_of(shared_.tile(index + 1));
@@ -196,6 +227,12 @@ class Sender {
     if (a_.drop_transfers || !alive_) return false;
     return !a_.skip_transfers || (a_.skip_only_chunk >= 0 && a_.skip_only_chunk != chunk);
   }
+  // Of each piece of the tile, that this kernel stores.
+  __device__ int copies_to_peers(const Errand& to) const {
+    if (a_.copy_engine || !moves_bytes(to.chunk)) return 0;
+    if (to.band != a_.rank) return 1;
+    return fp8 && side_ != 0 ? 0 : a_.world - 1;
+  }
   // How many ranks, from the own one on, this kernel stores finished rows at.
   __device__ int places(int chunk) const {
     return a_.copy_engine || !moves_bytes(chunk) ? 1 : a_.world;
@@ -217,6 +254,7 @@ class Sender {
   const Shared& shared_;
   const int side_, lane_;
   const std::uint32_t epoch_;
+  LinkPlaces link_;
   Phases written_;
   int arrived_ = -1, seen_ = -1;  // the last own chunk whose partials are here: to the warp's
                                   // knowledge, to the first lane's

@@ -164,9 +164,9 @@ __device__ void release_copy_queues(const FusedArguments& a) {
 
 // The last block to end makes the counters ready for the next call.
 __device__ void finish_call(const FusedArguments& a) {
-  __threadfence();
+  ptx::fence_device();
   if (atomicAdd(a.blocks_done, 1) + 1 != gridDim.x) return;
-  __threadfence();
+  ptx::fence_device();
   if (a.copy_engine && failed(a)) release_copy_queues(a);
   for (int i = 0; i < a.world * a.order.chunks; ++i) {
     a.chunk_done[i] = 0;
