@@ -138,7 +138,7 @@ void trace_a_call(LayerRun& run, const std::string& file) {
   write_trace_files(*all,
                     fmt::format("rowband run: M={} N={} K={} W={}, {}", run.input.rows(),
                                 run.input.cols(), run.input.depth(), run.comm.size(),
-                                path_text(run).substr(0, path_text(run).find(", window"))),
+                                path_text(run).substr(0, path_text(run).find(", at most"))),
                     file);
   fmt::print("trace    {} and {}, of one more call\n", file, perfetto_path(file).string());
 }

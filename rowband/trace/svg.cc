@@ -126,7 +126,7 @@ class SvgPicture {
   }
 
   void heading() {
-    put("<text x=\"{}\" y=\"42\" font-size=\"20\" font-weight=\"600\">{}</text>\n", kPictureMargin,
+    put("<text x=\"{}\" y=\"42\" font-size=\"18\" font-weight=\"600\">{}</text>\n", kPictureMargin,
         xml_text(shorten(title_, kMaxTitleCharacters)));
     std::size_t lanes = 0;
     for (const RankBlock& block : layout_.blocks) lanes += block.rows.size();
