@@ -25,13 +25,14 @@ __device__ void signal_chunk(const FusedArguments& a, int band, int chunk, std::
   }
 }
 
-// The last part of a chunk to be written signals it.
-__device__ void chunk_part_done(const FusedArguments& a, int band, int chunk, std::uint32_t epoch) {
+// The last parts of a chunk to be written signal it.
+__device__ void chunk_parts_done(const FusedArguments& a, int band, int chunk, std::uint32_t done,
+                                 std::uint32_t epoch) {
   ptx::fence_async_global();
   ptx::fence_device();
   const int index = band * a.order.chunks + chunk;
   const auto parts = static_cast<std::uint32_t>(2 * kSenders * a.order.tiles_in_chunk(band, chunk));
-  if (atomicAdd(a.chunk_done + index, 1) + 1 != parts) return;
+  if (atomicAdd(a.chunk_done + index, done) + done != parts) return;
   ptx::fence_system();  // one for both: the other parts' writes acquired, all of them released
   signal_chunk(a, band, chunk, epoch);
   if (a.events != nullptr) {
@@ -162,7 +163,10 @@ class Sender {
         ready_ |= 1u << group;
       }
     }
-    if (a_.world > 1) chunk_part_done(a_, now.band, now.chunk, epoch_);
+    ++parts_;
+    if (a_.world == 1 || (next.band == now.band && next.chunk == now.chunk)) return;
+    chunk_parts_done(a_, now.band, now.chunk, parts_, epoch_);
+    parts_ = 0;
   }
 
   // The group's buffer, whose earlier content has left, is the tile's: empty, or with the first
@@ -259,6 +263,7 @@ class Sender {
   int arrived_ = -1, seen_ = -1;  // the last own chunk whose partials are here: to the warp's
                                   // knowledge, to the first lane's
   std::uint32_t ready_ = 0;       // first lane: a bit for each group with its buffer for this tile
+  std::uint32_t parts_ = 0;       // of a chunk, written since it was last told of
   bool alive_ = true;
 };
 
