@@ -29,7 +29,7 @@ struct GpuBenchFlags {
 
 // Microseconds of one repetition each, the maximum over ranks.
 struct GpuTimes {
-  std::vector<double> queued;  // per call, several queued back to back: the GPUs' time
+  std::vector<double> queued;  // per call, several queued behind another: the GPUs' time
   std::vector<double>
       single;  // one call on idle GPUs, from its launch to the host's knowing it done
 };

@@ -261,16 +261,14 @@ std::string gpu_thresholds_text(const GpuBenchResult& result) {
 
 std::string gpu_bench_notes(const GpuBenchResult& result) {
   std::string text = fmt::format(
-      "{}; W={}. {}.\nThe base path's all-reduce: {}. Copy engine, both directions at once, best "
-      "of "
-      "this run: {}; stores: {}.\nThe fused kernels: {}.\nMedians, arms in turn (A B A B), the "
-      "maximum over ranks, operands rotated "
-      "past "
-      "the L2. Back to back: several calls\nqueued, the GPUs' time for one. Single call: GPUs "
-      "idle, "
-      "from a barrier to the host's knowing it done, launch included.\nEach arm's result was "
-      "compared "
-      "with another's, and the ranks' with each other, before and after.\n",
+      "{}; W={}. {}.\n"
+      "The base path's all-reduce: {}. Copy engine, both directions at once, best of this run: {}; "
+      "stores: {}.\n"
+      "The fused kernels: {}.\n"
+      "Medians, arms in turn (A B A B), the maximum over ranks, operands rotated past the L2. Back "
+      "to back: of several\ncalls queued behind another, the GPUs' time for one. Single call: GPUs "
+      "idle, from a barrier to the host's\nknowing it done, launch included. Each arm's result was "
+      "compared with another's, and the ranks' with each\nother, before and after.\n",
       result.engine, result.world, result.libraries, result.all_reduce, rate_text(result.copy_rate),
       rate_text(result.store_rate), result.kernels);
   for (const std::string& why : result.not_served) text += fmt::format("Not served: {}\n", why);
