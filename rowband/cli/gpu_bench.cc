@@ -192,7 +192,7 @@ class WeightBench {
         std::clamp(kQueuedUs / std::max(us, 1.0), 1.0 * kFewestQueued, 1.0 * kMostQueued));
   }
 
-  // Behind one that is not timed, while which the others are queued and in which the ranks meet.
+  // Behind one that is not timed, during which the others are queued and a fused call's ranks meet.
   double time_queued(std::size_t arm, std::int64_t rows, int calls) {
     const int sets = operands_.sets(rows);
     timer_.synchronize();

@@ -140,7 +140,7 @@ void trace_a_call(LayerRun& run, const std::string& file) {
                                 run.input.cols(), run.input.depth(), run.comm.size(),
                                 path_text(run).substr(0, path_text(run).find(", at most"))),
                     file);
-  fmt::print("trace    {} and {}, of one more call\n", file, perfetto_path(file).string());
+  fmt::print("trace    {} and {}, of a further call\n", file, perfetto_path(file).string());
 }
 
 int run_on_rank(Communicator& comm, const RunFlags& flags, const LayerInput& input,

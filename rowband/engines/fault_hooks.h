@@ -28,7 +28,10 @@ struct FaultHooks {
   std::int64_t throw_in_call = kNever;  // the first tile of this call throws
   std::int64_t kill_in_call = kNever;   // SIGKILL to this process after the peers' tiles
 
-  std::optional<std::int64_t> tile_rows;  // no fault: every call in tiles of this height
+  // No faults: every call in tiles of this height; on GPUs, with so many pieces on their way to the
+  // peers at one time, W - 1 at least.
+  std::optional<std::int64_t> tile_rows;
+  std::optional<int> pieces_on_link;
 };
 
 }  // namespace rowband

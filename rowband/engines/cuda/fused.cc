@@ -57,7 +57,7 @@ CudaFused::CudaFused(Communicator& comm, const PlanSpec& spec, const FusedOption
     }
     if (options.faults) {
       calls_ = options.faults->first_call - 1;
-      preset_calls(counters_.get(), calls_);
+      preset_counters(counters_.get(), calls_);
     }
     check(cudaDeviceSynchronize(), "preparing the counters");
   } catch (const Error& error) {
@@ -179,6 +179,7 @@ FusedArguments CudaFused::arguments(const FusedCall& call, const CallPlan& plan)
     a.skip_only_chunk = options_.faults->skip_only_chunk.value_or(-1);
     a.jitter_ns =
         static_cast<std::uint32_t>(std::chrono::nanoseconds(options_.faults->jitter).count());
+    a.pieces_on_link = options_.faults->pieces_on_link.value_or(a.pieces_on_link);
   }
   point_to_windows(a, plan);
   point_to_counters(a, counters_.get());

@@ -14,7 +14,7 @@ struct Counters {
   std::uint32_t blocks_done;
   std::uint32_t widened;
   std::uint32_t tiles_taken;
-  std::uint32_t link_tickets, link_arrivals;
+  std::uint32_t link_tickets, link_arrivals;  // side by side
   Status status;
   // Then chunk_begin[world][chunks] of 8 bytes, chunk_done[world][chunks], and of ready and copied
   // each [legs][world][chunks], of 4.
@@ -64,10 +64,14 @@ void set_deadline(FusedArguments& a, std::chrono::nanoseconds deadline) {
   a.chunk_grace_ns = static_cast<std::uint32_t>(grace.count() / a.order.chunks);
 }
 
-void preset_calls(void* counters, std::int64_t calls) {
-  check(cudaMemcpy(&static_cast<Counters*>(counters)->calls, &calls, sizeof calls,
-                   cudaMemcpyHostToDevice),
+void preset_counters(void* counters, std::int64_t calls) {
+  const std::uint32_t pieces[2] = {static_cast<std::uint32_t>(calls),
+                                   static_cast<std::uint32_t>(calls)};
+  auto* first = static_cast<Counters*>(counters);
+  check(cudaMemcpy(&first->calls, &calls, sizeof calls, cudaMemcpyHostToDevice),
         "presetting the call counter");
+  check(cudaMemcpy(&first->link_tickets, pieces, sizeof pieces, cudaMemcpyHostToDevice),
+        "presetting the pieces on the link");
 }
 
 std::string why_not_aligned(const FusedCall& call) {

@@ -23,6 +23,7 @@ inline constexpr int kDepth = 128;     // of a pipeline stage, and of a scale bl
 // Pieces of 8 KiB that may be on their way to the peers at one time: what NVLink 4 carries in the
 // 1.5 us that one takes. More would stand in the network, and the operands' loads behind them.
 inline constexpr int kPiecesOnLink = 72;
+static_assert(kPiecesOnLink >= kMaxWorld - 1);  // a finished piece leaves for all peers at once
 
 // What a wait is for: a peer's partials, its results, its start, or the own copies to it. The first
 // two have flags in the window.

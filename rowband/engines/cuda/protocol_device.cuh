@@ -37,7 +37,7 @@ __device__ bool failed(const FusedArguments& a) {
 }
 
 // At a flag, for each look at what else may end a wait: each takes as long.
-constexpr int kLooks = 16;
+constexpr std::uint32_t kLooks = 16;
 
 // One thread waits for `peer`; false once the call has failed.
 __device__ bool await(const FusedArguments& a, const std::uint32_t* flag, std::uint32_t epoch,
@@ -50,7 +50,7 @@ __device__ bool await(const FusedArguments& a, const std::uint32_t* flag, std::u
   const std::uint64_t last =
       a.deadline_ns + std::uint64_t{a.leg_grace_ns} * leg + std::uint64_t{a.chunk_grace_ns} * chunk;
   const std::uint64_t begin = ptx::clock_ns();
-  for (int looks = 1; ptx::load_acquire_system(flag) != epoch; ++looks) {
+  for (std::uint32_t looks = 1; ptx::load_acquire_system(flag) != epoch; ++looks) {
     __nanosleep(100);
     if (looks % kLooks != 0) continue;
     if (failed(a)) return false;

@@ -130,12 +130,34 @@ TEST(CudaProtocol, R08_R13_LateBytesAreWaitedFor) {
   }
 }
 
+// With as few on their way as there may be, nearly every piece waits for another.
+TEST(CudaProtocol, PiecesThatWaitForTheirPlaceOnTheLink) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (const auto& [world, devices] : ranks()) {
+    for (auto options : served_variants(exact_options(2000, 528, 128), world)) {
+      auto faults = std::make_shared<FaultHooks>();
+      faults->pieces_on_link = world - 1;
+      options.faults = faults;
+      SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
+      with_gpu_ops(world, devices, options,
+                   [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                     const ExactCalls calls(comm, engine, op);
+                     for (int call = 1; call <= 200; ++call) {
+                       calls.queue(call % 3 == 0 ? 2000 : 1 + 7 * call % 900, call);
+                     }
+                     calls.expect_exact();
+                   });
+    }
+  }
+}
+
 TEST(CudaProtocol, R10_TheCallNumberPasses32Bits) {
   ROWBAND_NEEDS_GPUS(1);
   for (std::int64_t wrap : {std::int64_t{1} << 31, std::int64_t{1} << 32, std::int64_t{1} << 33}) {
     for (auto options : served_variants(exact_options(600, 272, 128), 3)) {
       auto faults = std::make_shared<FaultHooks>();
       faults->first_call = wrap - 12;  // construction makes some calls
+      faults->pieces_on_link = 3;      // their count wraps, too
       options.faults = faults;
       with_gpu_ops(3, gpus(), options, [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
         EXPECT_LT(op.calls(), wrap - 2);

@@ -83,7 +83,8 @@ class Sender {
     for (int index = 0;; ++index) {
       const Errand errand = errand_of(shared_.await_tile(index));
       if (errand.band < 0) return;
-      // Only here, where nothing of an earlier tile is left to send, may a wait for peers begin.
+      // Only here, where nothing of an earlier tile is left to send, may a wait for peers begin;
+      // nor is a part left to report, but of the same chunk, whose partials are here then.
       if (needs_partials(errand)) await_partials(errand.chunk);
       if (lane_ == 0) send_tile(errand, index);
       __syncwarp();
