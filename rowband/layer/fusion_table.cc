@@ -21,12 +21,12 @@ constexpr Threshold kThresholds[] = {
     // Two ranks of one core each, AMD Zen 5: fused / base is 1.14 at M=256, 0.96 to 1.02 at M=512.
     // Below, bands force tiles of half the height, and every weight is widened twice as often.
     {"host", Transport::kDirect, Wire::kBf16, 2, 7168, 2048, 512},
-    // Two H200 over NVLink, one rank each, back to back: fused / base is 0.99 at M=64, 0.90 at 96,
-    // 0.65 at 128 and at most 0.83 above.
+    // Two H200 over NVLink, one rank each, back to back: fused / base is 1.00 at M=64, 0.93 at 96,
+    // 0.66 at 128 and at most 0.86 above.
     {"cuda", Transport::kDirect, Wire::kBf16, 2, 7168, 2048, 96},
-    // 1.10 at M=96, 0.80 at 128, at most 0.90 above.
+    // 1.12 at M=96, 0.82 at 128, at most 0.90 above.
     {"cuda", Transport::kDirect, Wire::kFp8, 2, 7168, 2048, 128},
-    // 1.13 at M=1536, 1.02 at 2048, 0.88 at 3072 and less above.
+    // 1.14 at M=1536, 1.01 at 2048, 0.87 at 3072 and less above.
     {"cuda", Transport::kCopyEngine, Wire::kBf16, 2, 7168, 2048, 3072},
 };
 
