@@ -172,7 +172,9 @@ FusedArguments CudaFused::arguments(const FusedCall& call, const CallPlan& plan)
   a.fp8_wire = spec_.wire == Wire::kFp8 && spec_.world > 1;
   a.copy_engine = copies_ != nullptr;
   // A single round of tiles fills no link for long.
-  a.pieces_on_link = plan.order().tiles() > clusters_ ? kPiecesOnLink : 0;
+  if (plan.order().tiles() > clusters_) {
+    a.pieces_on_link = spec_.world == 2 ? kPiecesToOnePeer : kPiecesToSeveral;
+  }
   if (options_.faults) {
     a.skip_transfers = calls_ >= options_.faults->skip_transfers_from;
     a.drop_transfers = calls_ >= options_.faults->drop_transfers_from;

@@ -20,10 +20,12 @@ inline constexpr int kBlockCols = 128;
 inline constexpr int kPieceRows = 64;  // of a piece that leaves shared memory in one bulk store
 inline constexpr int kDepth = 128;     // of a pipeline stage, and of a scale block
 
-// Pieces of 8 KiB that may be on their way to the peers at one time: what NVLink 4 carries in the
-// 1.5 us that one takes. More would stand in the network, and the operands' loads behind them.
-inline constexpr int kPiecesOnLink = 72;
-static_assert(kPiecesOnLink >= kMaxWorld - 1);  // a finished piece leaves for all peers at once
+// Copies of pieces of 8 KiB that may be on their way to the peers at one time. One peer: what
+// NVLink 4 carries in the 1.5 us that one takes; more would stand in the network, the operands'
+// loads behind them. Several: twice as much, since any of them may be busy with the others'; not
+// measured.
+inline constexpr int kPiecesToOnePeer = 72, kPiecesToSeveral = 144;
+static_assert(kPiecesToSeveral >= kMaxWorld - 1);  // a finished piece leaves for all at once
 
 // What a wait is for: a peer's partials, its results, its start, or the own copies to it. The first
 // two have flags in the window.
