@@ -22,9 +22,11 @@ class Multiplier {
         depth_blocks_(static_cast<int>(a.depth / kDepth)),
         first_row_(group * kGroupRows + warp_ * 16 + lane_ / 4),
         rows_descriptor_(ptx::matrix_descriptor(shared.stages + group * kGroupRows * kDepth)),
-        cols_descriptor_(ptx::matrix_descriptor(shared.stages + kRowsBytes)),
+        cols_descriptor_(ptx::matrix_descriptor(shared.stages + shared.rows_bytes)),
         row_scales_(shared.scales + first_row_ * 4),
-        empty_for_(thread_ < 2 ? thread_ : -1) {
+        empty_for_(thread_ < 2 ? thread_ : -1),
+        stages_(shared.stage_count),
+        stage_units_(static_cast<std::uint32_t>(shared.stage_bytes) / 16) {
     // Not to be computed anew for every product, least of all from threadIdx, which is slow to
     // read.
     asm volatile("" : "+r"(row_scales_), "+r"(empty_for_));
@@ -78,10 +80,10 @@ class Multiplier {
     const std::uint32_t stage = ring_.stage;
     const Scales scales = load_scales(stage);
     float block[64];
-    start_product(block, rows_descriptor_ + stage * (kStageBytes / 16),
-                  cols_descriptor_ + stage * (kStageBytes / 16));
+    start_product(block, rows_descriptor_ + stage * stage_units_,
+                  cols_descriptor_ + stage * stage_units_);
     const float upper = scales.cols * scales.upper, lower = scales.cols * scales.lower;
-    ring_.advance();
+    ring_.advance(stages_);
     if (more) await_stage();
     ptx::wgmma_wait();
     // Both blocks' loaders write this stage, so both must know that it has been read.
@@ -399,6 +401,8 @@ class Multiplier {
   const std::uint64_t rows_descriptor_, cols_descriptor_;  // of the first stage
   std::uint32_t row_scales_;                               // of the first stage: the thread's row's
   int empty_for_;  // the block whose loader this thread tells of a read stage; or -1
+  const int stages_;
+  const std::uint32_t stage_units_;  // of a descriptor
   Ring ring_;
   Phases ready_;
   float sums_[64];

@@ -7,10 +7,16 @@
 namespace rowband::cuda {
 namespace {
 
-constexpr int kStages = 4;
-constexpr int kRowsBytes = kTileRows * kDepth;
+// The lower the tile, the more stages: with few bytes in each the loads' latency asks for them.
+constexpr int kMostStages = 6;
+__host__ __device__ constexpr int stages_of(int groups) { return kMostStages + 1 - groups; }
 constexpr int kColsBytes = kBlockCols * kDepth;
-constexpr int kStageBytes = kRowsBytes + kColsBytes;
+__host__ __device__ constexpr int stage_bytes_of(int groups) {
+  return groups * kGroupRows * kDepth + kColsBytes;
+}
+constexpr int kStagesBytes = stages_of(kGroups) * stage_bytes_of(kGroups);
+static_assert(stages_of(1) * stage_bytes_of(1) <= kStagesBytes &&
+              stages_of(2) * stage_bytes_of(2) <= kStagesBytes && kGroups == 3);
 constexpr int kStageScales = kTileRows + 1;  // of the rows, then that of all the block's columns
 constexpr int kStageScaleBytes = (kStageScales * 4 + 15) / 16 * 16;
 
@@ -21,37 +27,41 @@ constexpr int kPieceCols = kBlockCols / kSenders;  // a piece: 64 rows of 128 by
 constexpr int kPieceBytes = kPieceRows * kPieceCols * 2;
 constexpr int kPieces = kGroups * kSenders;  // a whole tile may be on its way out
 // From the tile that a sender is still to read of to the one that is told: the sender one behind
-// the groups, they up to kStages (at one stage a tile) behind the loaders, these one behind what is
-// told; and one for lanes of a sender that read later than its first.
-constexpr int kTileSlots = 8;
+// the groups, they up to kMostStages (at one stage a tile) behind the loaders, these one behind
+// what is told; and one for lanes of a sender that read later than its first.
+constexpr int kTileSlots = 16;
 constexpr int kCodeScaleBytes = kGroupRows * 4;  // fp8 wire: of a group's rows
 static_assert(kGroupRows == kPieceRows && kPieceCols * 2 == 128);
 
-constexpr int kSharedBytes = kStages * kStageBytes + kPieces * kPieceBytes +
-                             kStages * kStageScaleBytes + kGroups * kCodeScaleBytes +
-                             (16 + 8) * kTileSlots + 8 * (2 * kStages + 2 * kPieces + 1);
-static_assert(kStages + 4 <= kTileSlots && kSharedBytes <= 227 * 1024);
+constexpr int kSharedBytes = kStagesBytes + kPieces * kPieceBytes + kMostStages * kStageScaleBytes +
+                             kGroups * kCodeScaleBytes + (16 + 8) * kTileSlots +
+                             8 * (2 * kMostStages + 2 * kPieces + 1);
+static_assert(kMostStages + 4 <= kTileSlots && kSharedBytes <= 227 * 1024);
 
 struct Shared {
   // Shared-memory addresses.
   std::uint32_t stages, pieces, scales, code_scales, tiles, known, full, empty, ready, written,
       last_event;
-  __device__ explicit Shared(std::uint32_t base)  // aligned to 1024
+  int stage_count, stage_bytes, rows_bytes;  // of this call's tiles; in a stage the rows come first
+  __device__ Shared(std::uint32_t base, int groups)  // aligned to 1024
       : stages(base),
-        pieces(stages + kStages * kStageBytes),
+        pieces(stages + kStagesBytes),
         scales(pieces + kPieces * kPieceBytes),
-        code_scales(scales + kStages * kStageScaleBytes),
+        code_scales(scales + kMostStages * kStageScaleBytes),
         tiles(code_scales + kGroups * kCodeScaleBytes),
         known(tiles + 16 * kTileSlots),
         full(known + 8 * kTileSlots),
-        empty(full + 8 * kStages),
-        ready(empty + 8 * kStages),
+        empty(full + 8 * kMostStages),
+        ready(empty + 8 * kMostStages),
         written(ready + 8 * kPieces),
-        last_event(written + 8 * kPieces) {}
+        last_event(written + 8 * kPieces),
+        stage_count(stages_of(groups)),
+        stage_bytes(stage_bytes_of(groups)),
+        rows_bytes(stage_bytes - kColsBytes) {}
 
   // `groups` multiply.
   __device__ void init_barriers(int groups) const {
-    for (int stage = 0; stage < kStages; ++stage) {
+    for (int stage = 0; stage < stage_count; ++stage) {
       ptx::barrier_init(full + 8 * stage, 1 + 32);  // the tensor loads, each lane's scales
       ptx::barrier_init(empty + 8 * stage, 2 * groups);
     }
@@ -111,8 +121,8 @@ struct Shared {
 struct Ring {
   int stage = 0;
   std::uint32_t parity = 0;
-  __device__ void advance() {
-    if (++stage == kStages) {
+  __device__ void advance(int stages) {
+    if (++stage == stages) {
       stage = 0;
       parity ^= 1;
     }

@@ -134,14 +134,14 @@ __device__ void load_tiles(const FusedArguments& a, const Shared& shared) {
       ptx::barrier_wait(shared.empty + 8 * ring.stage, ring.parity ^ 1);
       const std::uint32_t full = shared.full + 8 * ring.stage;
       if (ptx::elected()) {
-        const std::uint32_t stage = shared.stages + ring.stage * kStageBytes;
+        const std::uint32_t stage = shared.stages + ring.stage * shared.stage_bytes;
         ptx::barrier_expect(full, 2 * half_rows * kDepth + kColsBytes + scales.bytes());
         ptx::tensor_load_multicast(stage + block * half_rows * kDepth, &a.x, k * kDepth, row, full,
                                    3);
-        ptx::tensor_load(stage + kRowsBytes, &a.w, k * kDepth, tile.y, full);
+        ptx::tensor_load(stage + shared.rows_bytes, &a.w, k * kDepth, tile.y, full);
       }
       scales.copy_next(shared.scales + ring.stage * kStageScaleBytes, full);
-      ring.advance();
+      ring.advance(shared.stage_count);
     }
     if (leads) source.tell(index + 1);
   }
@@ -189,7 +189,7 @@ template <bool fp8>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     fused_gemm(const __grid_constant__ FusedArguments a) {
   extern __shared__ __align__(1024) char raw[];
-  const Shared shared(ptx::shared_address(raw));
+  const Shared shared(ptx::shared_address(raw), groups(a));
   if (threadIdx.x == 0) shared.init_barriers(groups(a));
   ptx::cluster_sync();
 
