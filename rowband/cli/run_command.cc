@@ -53,9 +53,12 @@ void check_output_names(const RunFlags& flags) {
   }
 }
 
-std::string path_text(const LayerRun& run) {
-  const Verdict verdict = run.layer.verdict(run.input.rows());
-  if (verdict.decision != Decision::kFuse) {
+bool is_fused(const LayerRun& run) {
+  return run.layer.verdict(run.input.rows()).decision == Decision::kFuse;
+}
+
+std::string path_name(const LayerRun& run) {
+  if (!is_fused(run)) {
     return fmt::format("base: GEMM, then {}", run.layer.all_reduce().description());
   }
   const LayerOptions& o = run.options;
@@ -63,10 +66,15 @@ std::string path_text(const LayerRun& run) {
                              : o.gather_scale == GatherScale::kPerRow
                                  ? " (a scale per row)"
                                  : " (a scale per row and 128 columns)";
-  return fmt::format(
-      "fused: wire {}{}, transport {}, at most {} chunks per band, window {} per rank",
-      wire_name(o.wire), scales, transport_name(o.transport), run.layer.fused()->spec().chunks,
-      bytes_text(run.layer.fused()->window_bytes()));
+  return fmt::format("fused: wire {}{}, transport {}", wire_name(o.wire), scales,
+                     transport_name(o.transport));
+}
+
+std::string path_text(const LayerRun& run) {
+  if (!is_fused(run)) return path_name(run);
+  return fmt::format("{}, at most {} chunks per band, window {} per rank", path_name(run),
+                     run.layer.fused()->spec().chunks,
+                     bytes_text(run.layer.fused()->window_bytes()));
 }
 
 void print_layer(const LayerRun& run) {
@@ -126,20 +134,22 @@ void require_path(const RunFlags& flags, const RowParallelLinear& layer, std::in
 
 // After one that is not traced, since GPUs and their links sleep while results are verified.
 void trace_a_call(LayerRun& run, const std::string& file) {
-  Timeline own;
-  for (Timeline* timeline : {static_cast<Timeline*>(nullptr), &own}) {
+  const auto call = [&](Timeline* timeline) {
     run.comm.barrier(Deadline::after(run.options.deadline));
     run.layer.forward(run.engine_x.data, run.input.rows(), run.engine_x.row_stride, nullptr,
                       timeline);
     run.layer.finish();
-  }
+  };
+  Timeline own;
+  call(nullptr);
+  call(&own);
   const auto all = gather_timeline(run.comm, own, Deadline::after(run.options.deadline));
   if (run.comm.rank() != 0) return;
-  write_trace_files(*all,
-                    fmt::format("rowband run: M={} N={} K={} W={}, {}", run.input.rows(),
-                                run.input.cols(), run.input.depth(), run.comm.size(),
-                                path_text(run).substr(0, path_text(run).find(", at most"))),
-                    file);
+  write_trace_files(
+      *all,
+      fmt::format("rowband run: M={} N={} K={} W={}, {}", run.input.rows(), run.input.cols(),
+                  run.input.depth(), run.comm.size(), path_name(run)),
+      file);
   fmt::print("trace    {} and {}, of a further call\n", file, perfetto_path(file).string());
 }
 

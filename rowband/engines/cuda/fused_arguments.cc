@@ -14,7 +14,7 @@ struct Counters {
   std::uint32_t blocks_done;
   std::uint32_t widened;
   std::uint32_t tiles_taken;
-  std::uint32_t link_tickets, link_arrivals;  // side by side
+  std::uint32_t link_tickets, link_arrivals;
   Status status;
   // Then chunk_begin[world][chunks] of 8 bytes, chunk_done[world][chunks], and of ready and copied
   // each [legs][world][chunks], of 4.
@@ -65,13 +65,11 @@ void set_deadline(FusedArguments& a, std::chrono::nanoseconds deadline) {
 }
 
 void preset_counters(void* counters, std::int64_t calls) {
-  const std::uint32_t pieces[2] = {static_cast<std::uint32_t>(calls),
-                                   static_cast<std::uint32_t>(calls)};
-  auto* first = static_cast<Counters*>(counters);
-  check(cudaMemcpy(&first->calls, &calls, sizeof calls, cudaMemcpyHostToDevice),
-        "presetting the call counter");
-  check(cudaMemcpy(&first->link_tickets, pieces, sizeof pieces, cudaMemcpyHostToDevice),
-        "presetting the pieces on the link");
+  Counters preset{};
+  preset.calls = static_cast<std::uint64_t>(calls);
+  preset.link_tickets = preset.link_arrivals = static_cast<std::uint32_t>(calls);
+  check(cudaMemcpy(counters, &preset, sizeof preset, cudaMemcpyHostToDevice),
+        "presetting the counters");
 }
 
 std::string why_not_aligned(const FusedCall& call) {

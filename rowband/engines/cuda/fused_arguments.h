@@ -23,7 +23,8 @@ std::size_t counters_bytes(int world, int chunks);
 void point_to_counters(FusedArguments& a, void* counters);
 // Of every wait, and the graces that follow from it; `a` has its order already.
 void set_deadline(FusedArguments& a, std::chrono::nanoseconds deadline);
-// As if so many calls had been made, and so many pieces sent. On the current device.
+// As if so many calls had been made, and so many pieces sent; before the first call. On the current
+// device.
 void preset_counters(void* counters, std::int64_t calls);
 
 // "" or why the GPU cannot read the call's operands where they lie.

@@ -20,10 +20,9 @@ inline constexpr int kBlockCols = 128;
 inline constexpr int kPieceRows = 64;  // of a piece that leaves shared memory in one bulk store
 inline constexpr int kDepth = 128;     // of a pipeline stage, and of a scale block
 
-// Copies of pieces of 8 KiB that may be on their way to the peers at one time. One peer: what
-// NVLink 4 carries in the 1.5 us that one takes; more would stand in the network, the operands'
-// loads behind them. Several: twice as much, since any of them may be busy with the others'; not
-// measured.
+// Copies of pieces of 8 KiB that may be on their way to the peers at one time. One peer:
+// fewer leave NVLink 4 idle, more stand in the network and the operands' loads behind them
+// (docs/performance.md). Several: twice as many, since any may be busy with the others'; a guess.
 inline constexpr int kPiecesToOnePeer = 72, kPiecesToSeveral = 144;
 static_assert(kPiecesToSeveral >= kMaxWorld - 1);  // a finished piece leaves for all at once
 

@@ -24,9 +24,7 @@ class Multiplier {
         rows_descriptor_(ptx::matrix_descriptor(shared.stages + group * kGroupRows * kDepth)),
         cols_descriptor_(ptx::matrix_descriptor(shared.stages + shared.rows_bytes)),
         row_scales_(shared.scales + first_row_ * 4),
-        empty_for_(thread_ < 2 ? thread_ : -1),
-        stages_(shared.stage_count),
-        stage_units_(static_cast<std::uint32_t>(shared.stage_bytes) / 16) {
+        empty_for_(thread_ < 2 ? thread_ : -1) {
     // Not to be computed anew for every product, least of all from threadIdx, which is slow to
     // read.
     asm volatile("" : "+r"(row_scales_), "+r"(empty_for_));
@@ -79,11 +77,12 @@ class Multiplier {
   __device__ __forceinline__ void multiply_block(bool more) {
     const std::uint32_t stage = ring_.stage;
     const Scales scales = load_scales(stage);
+    const std::uint32_t stage_units = static_cast<std::uint32_t>(shared_.stage_bytes) / 16;
     float block[64];
-    start_product(block, rows_descriptor_ + stage * stage_units_,
-                  cols_descriptor_ + stage * stage_units_);
+    start_product(block, rows_descriptor_ + stage * stage_units,
+                  cols_descriptor_ + stage * stage_units);
     const float upper = scales.cols * scales.upper, lower = scales.cols * scales.lower;
-    ring_.advance(stages_);
+    ring_.advance(shared_.stage_count);
     if (more) await_stage();
     ptx::wgmma_wait();
     // Both blocks' loaders write this stage, so both must know that it has been read.
@@ -401,8 +400,6 @@ class Multiplier {
   const std::uint64_t rows_descriptor_, cols_descriptor_;  // of the first stage
   std::uint32_t row_scales_;                               // of the first stage: the thread's row's
   int empty_for_;  // the block whose loader this thread tells of a read stage; or -1
-  const int stages_;
-  const std::uint32_t stage_units_;  // of a descriptor
   Ring ring_;
   Phases ready_;
   float sums_[64];

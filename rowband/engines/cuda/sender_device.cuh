@@ -200,7 +200,7 @@ class Sender {
     const std::uint32_t from = shared_.piece(group, side_);
     const int below = group * kGroupRows;
     if (to.band == a_.rank) {
-      for (int step = 0; step < places(to.chunk); ++step) {  // this rank's own first
+      for (int step = 0; step <= copies_to_peers(to); ++step) {  // this rank's own first
         ptx::tensor_store(&a_.output_at[(a_.rank + step) % a_.world], from, to.col, to.row + below);
       }
     } else if (moves_bytes(to.chunk)) {
@@ -237,10 +237,6 @@ class Sender {
     if (a_.copy_engine || !moves_bytes(to.chunk)) return 0;
     if (to.band != a_.rank) return 1;
     return fp8 && side_ != 0 ? 0 : a_.world - 1;
-  }
-  // How many ranks, from the own one on, this kernel stores finished rows at.
-  __device__ int places(int chunk) const {
-    return a_.copy_engine || !moves_bytes(chunk) ? 1 : a_.world;
   }
 
   // A random time, for tests.
