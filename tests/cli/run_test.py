@@ -176,6 +176,8 @@ def test_the_trace_is_a_picture_and_a_perfetto_file(tmp_path):
     events = json.loads((tmp_path / "t.perfetto.json").read_text())
     events = events["traceEvents"] if isinstance(events, dict) else events
     assert len({e["pid"] for e in events if e["ph"] == "X"}) == 2  # a process per rank
+    reduced = [e["args"]["label"] for e in events if e["name"] == "reduce"]
+    assert len(reduced) == len(set(reduced)) == 2  # a tile of each band, of one call
 
 
 def test_what_cannot_be_written_is_said(tmp_path):
