@@ -15,16 +15,18 @@ __device__ void announce(const FusedArguments& a, int peer, std::uint64_t call, 
 }
 
 __global__ void refuse_call(const __grid_constant__ FusedArguments a) {
-  const std::uint64_t call = ++*a.calls;
+  const std::uint64_t call = this_call(a);
   for (int peer = 0; peer < a.world; ++peer) {
     if (peer != a.rank) announce(a, peer, call, kRefused);
   }
+  clear(a, tally(a, call + 1), 0, 1);
+  for (int block = 0; block < a.blocks; ++block) a.calls[block] = call;
 }
 
 // One warp of the first block: lane p deals with peer p.
 __device__ void announce_call(const FusedArguments& a) {
   const int peer = threadIdx.x % 32;
-  const std::uint64_t call = *a.calls + 1;
+  const std::uint64_t call = this_call(a);
   if (peer >= a.world || peer == a.rank) return;
   announce(a, peer, call, a.order.rows);
 
@@ -37,18 +39,29 @@ __device__ void announce_call(const FusedArguments& a) {
   }
 }
 
+// Stream waits have no deadline of their own: a failed call opens them all. What is copied then is
+// not passed on, so no peer takes it for a result.
+__device__ void open_stream_waits(const FusedArguments& a, int peer) {
+  for (int chunk = 0; chunk < a.order.chunks; ++chunk) {
+    ptx::store_release_system(a.ready[kScatterLeg][peer] + chunk, 1);
+    ptx::store_release_system(a.ready[kGatherLeg][peer] + chunk, 1);
+  }
+}
+
 // copy_engine, by one warp: lane p tells peer p of each chunk that has been copied there. The copy
 // engine itself would take longer over four bytes than over a megabyte.
 __device__ void pass_on_copies(const FusedArguments& a) {
   const int peer = threadIdx.x % 32;
   if (a.drop_transfers || peer >= a.world || peer == a.rank) return;
-  const std::uint32_t epoch = epoch_of(*a.calls + 1);
+  const std::uint32_t epoch = epoch_of(this_call(a));
   for (const std::uint32_t leg : {kScatterLeg, kGatherLeg}) {
     const int chunks = a.order.chunk_count(leg == kScatterLeg ? peer : a.rank);
     std::uint32_t* flags = (leg == kScatterLeg ? a.scatter_flags_at : a.gather_flags_at)[peer];
     for (int chunk = 0; chunk < chunks; ++chunk) {
       std::uint32_t* copied = a.copied[leg][peer] + chunk;
-      if (!await(a, copied, 1, kCopyLeg, peer, chunk) || failed(a)) return;
+      if (!await(a, copied, 1, kCopyLeg, peer, chunk) || failed(a)) {
+        return open_stream_waits(a, peer);
+      }
       *copied = 0;
       ptx::store_release_system(flags + chunk, epoch);
     }
@@ -58,7 +71,7 @@ __device__ void pass_on_copies(const FusedArguments& a) {
 __device__ void await_results(const FusedArguments& a) {
   const int peer = threadIdx.x % 32;
   if (peer >= a.world || peer == a.rank) return;
-  const std::uint32_t epoch = epoch_of(*a.calls + 1);
+  const std::uint32_t epoch = epoch_of(this_call(a));
   for (int chunk = 0; chunk < a.order.chunk_count(peer); ++chunk) {
     const std::uint64_t begin = ptx::clock_ns();
     if (!await(a, a.gather_flags[peer] + chunk, epoch, kGatherLeg, peer, chunk)) return;
@@ -73,7 +86,10 @@ __device__ void await_results(const FusedArguments& a) {
 class Widener {
  public:
   __device__ explicit Widener(const FusedArguments& a)
-      : a_(a), lane_(threadIdx.x % 32), epoch_(epoch_of(*a.calls + 1)) {}
+      : a_(a),
+        lane_(threadIdx.x % 32),
+        epoch_(epoch_of(this_call(a))),
+        widened_(tally(a, this_call(a)).widened) {}
 
   __device__ void run() {
     const int pieces_across = (a_.order.cols + kCols - 1) / kCols;
@@ -116,7 +132,7 @@ class Widener {
 
   __device__ void take() {
     int taken = 0;
-    if (lane_ == 0) taken = static_cast<int>(atomicAdd(a_.widened, 1));
+    if (lane_ == 0) taken = static_cast<int>(atomicAdd(widened_, 1));
     taken_ = __shfl_sync(0xFFFFFFFFu, taken, 0);
   }
 
@@ -163,6 +179,7 @@ class Widener {
   const FusedArguments& a_;
   const int lane_;
   const std::uint32_t epoch_;
+  std::uint32_t* const widened_;
   int taken_ = -1;
 };
 

@@ -41,7 +41,7 @@ class CudaEngine final : public Engine {
       fail(ErrorCode::kInvalidArgument, "GEMM kernel '{}' is not one of '{}', '{}'",
            options.gemm_kernel, kOwn, kCublas);
     }
-    counters_ = allocate_device(counters_bytes(1, kMostChunks));
+    counters_ = allocate_device(counters_bytes(1, kMostChunks, 2 * clusters_));
     status_ = allocate_pinned(sizeof(Status));
   }
 
@@ -88,8 +88,10 @@ class CudaEngine final : public Engine {
         {.max_rows = x.rows, .cols = w.cols, .depth = w.depth, .chunks = static_cast<int>(chunks)});
     FusedArguments a = call_arguments({x, w, bias, nullptr, stream}, CallPlan(spec, x.rows), 0, 1);
     a.output_at[0] = map_bf16(out, x.rows, w.cols, w.cols, kPieceRows);
+    a.blocks = 2 * clusters_;
     point_to_counters(a, counters_.get());
-    a.tiles_taken = nullptr;  // calls on two streams may be at work at one time
+    // Calls on two streams may be at work at one time.
+    a.tally[0].tiles_taken = a.tally[1].tiles_taken = nullptr;
     a.host_status = static_cast<Status*>(status_.get());
     launch_fused(a, clusters_, stream_of(stream));
   }

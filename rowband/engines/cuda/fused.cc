@@ -44,7 +44,7 @@ CudaFused::CudaFused(Communicator& comm, const PlanSpec& spec, const FusedOption
   const Deadline deadline = Deadline::after(options.deadline);
   std::string failure;
   try {
-    counters_ = allocate_device(counters_bytes(spec.world, spec.chunks));
+    counters_ = allocate_device(counters_bytes(spec.world, spec.chunks, blocks()));
     host_status_ = allocate_pinned(sizeof(Status));
     last_call_ = make_event();
     // Before any wait is posted: loading code in a first launch could wait for a kernel that spins.
@@ -57,7 +57,7 @@ CudaFused::CudaFused(Communicator& comm, const PlanSpec& spec, const FusedOption
     }
     if (options.faults) {
       calls_ = options.faults->first_call - 1;
-      preset_counters(counters_.get(), calls_);
+      preset_counters(counters_.get(), blocks(), calls_);
     }
     check(cudaDeviceSynchronize(), "preparing the counters");
   } catch (const Error& error) {
@@ -184,6 +184,7 @@ FusedArguments CudaFused::arguments(const FusedCall& call, const CallPlan& plan)
     a.pieces_on_link = options_.faults->pieces_on_link.value_or(a.pieces_on_link);
   }
   point_to_windows(a, plan);
+  a.blocks = blocks();
   point_to_counters(a, counters_.get());
   a.host_status = static_cast<Status*>(host_status_.get());
   set_deadline(a, options_.deadline);

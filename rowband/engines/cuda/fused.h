@@ -43,6 +43,7 @@ class CudaFused final : public FusedExecutor {
     return given != nullptr ? static_cast<cudaStream_t>(given) : own_stream_;
   }
   std::int64_t output_slot() const;  // offset of the call's
+  int blocks() const { return 2 * clusters_; }
   std::byte* part(int rank) const { return window_->part(rank); }
   std::uint32_t* flags(int at_rank, std::uint32_t leg, int from) const;
   Card* cards(int at_rank, int from) const;

@@ -1,6 +1,7 @@
 #include "rowband/engines/cuda/fused_arguments.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "rowband/base/cuda/launch_check.h"
 #include "rowband/base/fail.h"
@@ -10,14 +11,11 @@ namespace rowband::cuda {
 namespace {
 
 struct Counters {
-  std::uint64_t calls;
-  std::uint32_t blocks_done;
-  std::uint32_t widened;
-  std::uint32_t tiles_taken;
+  std::uint32_t widened[2], tiles_taken[2];
   std::uint32_t link_tickets, link_arrivals;
   Status status;
-  // Then chunk_begin[world][chunks] of 8 bytes, chunk_done[world][chunks], and of ready and copied
-  // each [legs][world][chunks], of 4.
+  // Then calls[blocks] and chunk_begin[2][world][chunks] of 8 bytes, chunk_done[2][world][chunks]
+  // and, of ready and copied, each [legs][world][chunks] of 4.
 };
 
 }  // namespace
@@ -32,27 +30,30 @@ std::int64_t control_bytes(int world, int chunks) {
          world * static_cast<std::int64_t>(2 * sizeof(Card) + sizeof(Status));
 }
 
-std::size_t counters_bytes(int world, int chunks) {
-  return sizeof(Counters) + (8 + 4 + 2 * 4 * kLegs) * static_cast<std::size_t>(world * chunks);
+std::size_t counters_bytes(int world, int chunks, int blocks) {
+  return sizeof(Counters) + 8 * static_cast<std::size_t>(blocks) +
+         (2 * (8 + 4) + 2 * 4 * kLegs) * static_cast<std::size_t>(world * chunks);
 }
 
 void point_to_counters(FusedArguments& a, void* counters) {
   auto* first = static_cast<Counters*>(counters);
   const int all = a.world * a.order.chunks;
-  a.chunk_begin = reinterpret_cast<std::uint64_t*>(first + 1);
-  a.chunk_done = reinterpret_cast<std::uint32_t*>(a.chunk_begin + all);
+  a.calls = reinterpret_cast<std::uint64_t*>(first + 1);
+  std::uint64_t* const chunk_begin = a.calls + a.blocks;
+  auto* const chunk_done = reinterpret_cast<std::uint32_t*>(chunk_begin + 2 * all);
+  for (int i = 0; i < 2; ++i) {
+    a.tally[i] = {&first->tiles_taken[i], &first->widened[i], chunk_done + i * all,
+                  chunk_begin + i * all};
+  }
+  std::uint32_t* const ready = chunk_done + 2 * all;
   for (int leg = 0; leg < kLegs; ++leg) {
     for (int peer = 0; peer < a.world; ++peer) {
-      a.ready[leg][peer] = a.chunk_done + all + (leg * a.world + peer) * a.order.chunks;
+      a.ready[leg][peer] = ready + (leg * a.world + peer) * a.order.chunks;
       a.copied[leg][peer] = a.ready[leg][peer] + kLegs * all;
     }
   }
-  a.blocks_done = &first->blocks_done;
-  a.widened = &first->widened;
-  a.tiles_taken = &first->tiles_taken;
   a.link_tickets = &first->link_tickets;
   a.link_arrivals = &first->link_arrivals;
-  a.calls = &first->calls;
   a.status = &first->status;
 }
 
@@ -64,12 +65,16 @@ void set_deadline(FusedArguments& a, std::chrono::nanoseconds deadline) {
   a.chunk_grace_ns = static_cast<std::uint32_t>(grace.count() / a.order.chunks);
 }
 
-void preset_counters(void* counters, std::int64_t calls) {
+void preset_counters(void* counters, int blocks, std::int64_t calls) {
   Counters preset{};
-  preset.calls = static_cast<std::uint64_t>(calls);
   preset.link_tickets = preset.link_arrivals = static_cast<std::uint32_t>(calls);
   check(cudaMemcpy(counters, &preset, sizeof preset, cudaMemcpyHostToDevice),
         "presetting the counters");
+  const std::vector<std::uint64_t> finished(static_cast<std::size_t>(blocks),
+                                            static_cast<std::uint64_t>(calls));
+  check(cudaMemcpy(static_cast<Counters*>(counters) + 1, finished.data(),
+                   finished.size() * sizeof finished[0], cudaMemcpyHostToDevice),
+        "presetting the blocks' counts of calls");
 }
 
 std::string why_not_aligned(const FusedCall& call) {

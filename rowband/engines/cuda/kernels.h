@@ -78,6 +78,14 @@ struct Card {
   std::int64_t rows;
 };
 
+// What the blocks of one call count together; in device memory.
+struct Tally {
+  std::uint32_t* tiles_taken;  // beside each cluster's first; or null: in turn
+  std::uint32_t* widened;      // pieces taken for widening
+  std::uint32_t* chunk_done;   // [world][chunks]: parts handed over
+  std::uint64_t* chunk_begin;  // [world][chunks]: of a traced call
+};
+
 // One launch of the fused kernel on one rank. Pointers ending in _at are indexed by the rank whose
 // memory they lead to; everything else is this rank's own.
 struct FusedArguments {
@@ -119,20 +127,20 @@ struct FusedArguments {
   DeviceEvent* events;  // null: nothing is recorded
   std::uint32_t* event_count;
   std::uint32_t event_capacity;
-  std::uint64_t* chunk_begin;  // [world][chunks]; zero between calls
 
   // Tickets for pieces on their way to the peers, and those that have arrived; equal between calls.
   std::uint32_t* link_tickets;
   std::uint32_t* link_arrivals;
   std::int32_t pieces_on_link;  // at most, at one time; 0: no limit
 
-  std::uint32_t* tiles_taken;  // beside each cluster's first; zero between calls; or null: in turn
-  std::uint32_t* widened;      // pieces taken for widening; zero between calls
-  std::uint32_t* chunk_done;   // [world][chunks]: parts handed over; zero between calls
-  std::uint32_t* blocks_done;  // zero between calls
-  std::uint64_t* calls;        // finished; on the device, so that a graph does not freeze it
-  Status* status;              // device memory
-  Status* host_status;         // the same for the host, mapped
+  // Finished, by each of the blocks for itself, so that none waits for the others at a call's end;
+  // on the device, so that a graph does not freeze it.
+  std::uint64_t* calls;  // [blocks]
+  std::int32_t blocks;
+  Tally tally[2];  // of the even calls and of the odd: all zero at a call's start, which clears the
+                   // next call's
+  Status* status;  // device memory
+  Status* host_status;  // the same for the host, mapped
   std::uint64_t deadline_ns;
   std::uint32_t leg_grace_ns, chunk_grace_ns;  // how much longer each later leg's and chunk's waits
                                                // last, all chunks together as much as a leg

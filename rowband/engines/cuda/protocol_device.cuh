@@ -12,6 +12,23 @@ __device__ std::uint32_t epoch_of(std::uint64_t call) {
   return static_cast<std::uint32_t>((call - 1) % 0xFFFFFFFFu + 1);
 }
 
+// The one that this block works on.
+__device__ std::uint64_t this_call(const FusedArguments& a) { return a.calls[blockIdx.x] + 1; }
+__device__ const Tally& tally(const FusedArguments& a, std::uint64_t call) {
+  return a.tally[call % 2];
+}
+
+// By threads of which this is one of `threads`.
+__device__ void clear(const FusedArguments& a, const Tally& tally, int thread, int threads) {
+  for (int i = thread; i < a.world * a.order.chunks; i += threads) {
+    tally.chunk_done[i] = 0;
+    tally.chunk_begin[i] = 0;
+  }
+  if (thread != 0) return;
+  if (tally.tiles_taken != nullptr) *tally.tiles_taken = 0;
+  *tally.widened = 0;
+}
+
 __device__ void publish(Status* to, const Status& reason) {
   to->rank = reason.rank;
   to->leg = reason.leg;

@@ -26,17 +26,18 @@ __device__ void signal_chunk(const FusedArguments& a, int band, int chunk, std::
 }
 
 // The last parts of a chunk to be written signal it.
-__device__ void chunk_parts_done(const FusedArguments& a, int band, int chunk, std::uint32_t done,
-                                 std::uint32_t epoch) {
+__device__ void chunk_parts_done(const FusedArguments& a, const Tally& tally, int band, int chunk,
+                                 std::uint32_t done, std::uint32_t epoch) {
   ptx::fence_async_global();
   ptx::fence_device();
   const int index = band * a.order.chunks + chunk;
   const auto parts = static_cast<std::uint32_t>(2 * kSenders * a.order.tiles_in_chunk(band, chunk));
-  if (atomicAdd(a.chunk_done + index, done) + done != parts) return;
+  if (atomicAdd(tally.chunk_done + index, done) + done != parts) return;
   ptx::fence_system();  // one for both: the other parts' writes acquired, all of them released
   signal_chunk(a, band, chunk, epoch);
   if (a.events != nullptr) {
-    record(a, {a.chunk_begin[index], ptx::clock_ns(), DeviceEvent::kSend, -1, band, chunk, 0, 0});
+    record(a,
+           {tally.chunk_begin[index], ptx::clock_ns(), DeviceEvent::kSend, -1, band, chunk, 0, 0});
   }
 }
 
@@ -76,7 +77,8 @@ class Sender {
         shared_(shared),
         side_(side),
         lane_(threadIdx.x % 32),
-        epoch_(epoch_of(*a.calls + 1)),
+        epoch_(epoch_of(this_call(a))),
+        tally_(tally(a, this_call(a))),
         link_(a) {}
 
   __device__ void run() {
@@ -130,8 +132,8 @@ class Sender {
 
   __device__ void send_tile(const Errand& now, int index) {
     if (a_.events != nullptr) {
-      atomicCAS(reinterpret_cast<unsigned long long*>(a_.chunk_begin) + now.band * a_.order.chunks +
-                    now.chunk,
+      atomicCAS(reinterpret_cast<unsigned long long*>(tally_.chunk_begin) +
+                    now.band * a_.order.chunks + now.chunk,
                 0ull, ptx::clock_ns());
     }
     alive_ = !failed(a_);
@@ -166,7 +168,7 @@ class Sender {
     }
     ++parts_;
     if (a_.world == 1 || (next.band == now.band && next.chunk == now.chunk)) return;
-    chunk_parts_done(a_, now.band, now.chunk, parts_, epoch_);
+    chunk_parts_done(a_, tally_, now.band, now.chunk, parts_, epoch_);
     parts_ = 0;
   }
 
@@ -255,6 +257,7 @@ class Sender {
   const Shared& shared_;
   const int side_, lane_;
   const std::uint32_t epoch_;
+  const Tally& tally_;
   LinkPlaces link_;
   Phases written_;
   int arrived_ = -1, seen_ = -1;  // the last own chunk whose partials are here: to the warp's

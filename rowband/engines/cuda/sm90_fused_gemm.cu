@@ -80,13 +80,17 @@ class ScaleLoader {
 class TileSource {
  public:
   __device__ TileSource(const FusedArguments& a, const Shared& shared)
-      : a_(a), shared_(shared), walk_(a.order, a.mix, a.rank), next_(blockIdx.x / 2) {}
+      : a_(a),
+        shared_(shared),
+        taken_(tally(a, this_call(a)).tiles_taken),
+        walk_(a.order, a.mix, a.rank),
+        next_(blockIdx.x / 2) {}
 
   __device__ void take() {
-    if (a_.tiles_taken == nullptr) {
+    if (taken_ == nullptr) {
       next_ += clusters();
     } else {
-      next_ = clusters() + static_cast<int>(atomicAdd(a_.tiles_taken, 1));
+      next_ = clusters() + static_cast<int>(atomicAdd(taken_, 1));
     }
   }
   __device__ void tell(int index) {
@@ -101,6 +105,7 @@ class TileSource {
  private:
   const FusedArguments& a_;
   const Shared& shared_;
+  std::uint32_t* const taken_;
   DeviceTileWalk walk_;
   int next_;
 };
@@ -151,33 +156,6 @@ __device__ void load_tiles(const FusedArguments& a, const Shared& shared) {
   ptx::arrive_when_copied(shared.full + 8 * ring.stage);
 }
 
-// Stream waits have no deadline of their own: a failed call opens them all. What is copied then is
-// not passed on, so no peer takes it for a result.
-__device__ void release_copy_queues(const FusedArguments& a) {
-  for (int peer = 0; peer < a.world; ++peer) {
-    for (int chunk = 0; peer != a.rank && chunk < a.order.chunks; ++chunk) {
-      ptx::store_release_system(a.ready[kScatterLeg][peer] + chunk, 1);
-      ptx::store_release_system(a.ready[kGatherLeg][peer] + chunk, 1);
-    }
-  }
-}
-
-// The last block to end makes the counters ready for the next call.
-__device__ void finish_call(const FusedArguments& a) {
-  ptx::fence_device();
-  if (atomicAdd(a.blocks_done, 1) + 1 != gridDim.x) return;
-  ptx::fence_device();
-  if (a.copy_engine && failed(a)) release_copy_queues(a);
-  for (int i = 0; i < a.world * a.order.chunks; ++i) {
-    a.chunk_done[i] = 0;
-    a.chunk_begin[i] = 0;
-  }
-  if (a.tiles_taken != nullptr) *a.tiles_taken = 0;
-  *a.widened = 0;
-  *a.blocks_done = 0;
-  ++*a.calls;
-}
-
 // Warps can only take what others of the block gave up of the launch's 128 each (65536 / 512): with
 // more the last to ask would wait for ever.
 constexpr int kMultiplierRegisters = 152, kOtherRegisters = 56;
@@ -203,6 +181,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     } else {
       if (blockIdx.x == 0) announce_call(a);
       if (blockIdx.x == 1 && a.copy_engine) pass_on_copies(a);
+      if (blockIdx.x == 1) clear(a, tally(a, this_call(a) + 1), threadIdx.x % 32, 32);
       __syncwarp();
       if (!fp8 && blockIdx.x == 0) await_results(a);
       if (fp8) Widener(a).run();
@@ -214,7 +193,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   }
   __syncwarp();
   ptx::cluster_sync();
-  if (threadIdx.x == 0) finish_call(a);
+  if (threadIdx.x == 0) ++a.calls[blockIdx.x];
 }
 
 }  // namespace
