@@ -28,6 +28,7 @@ class CudaEngine final : public Engine {
       : Engine(make_cuda_planner({properties.multiProcessorCount, options.device_ranks})),
         device_(options.device),
         clusters_(tiles_at_once()),
+        start_(options.device_ranks == 1 ? Start::kEarly : Start::kAfterLast),
         name_(properties.name) {
     const DeviceScope scope(device_);
     load_fused_kernel();
@@ -65,7 +66,8 @@ class CudaEngine final : public Engine {
 
   std::unique_ptr<FusedExecutor> make_fused(Communicator& comm, const PlanSpec& spec,
                                             const FusedOptions& options) override {
-    return std::make_unique<CudaFused>(comm, spec, options, device_, clusters_, stream_.get());
+    return std::make_unique<CudaFused>(comm, spec, options, device_, clusters_, start_,
+                                       stream_.get());
   }
 
   // The fused kernel of a world of one, or cuBLASLt.
@@ -93,7 +95,7 @@ class CudaEngine final : public Engine {
     // Calls on two streams may be at work at one time.
     a.tally[0].tiles_taken = a.tally[1].tiles_taken = nullptr;
     a.host_status = static_cast<Status*>(status_.get());
-    launch_fused(a, clusters_, stream_of(stream));
+    launch_fused(a, clusters_, start_, stream_of(stream));
   }
 
   // Scales lie [depth / 128][rows]: the rows of a tile read theirs side by side.
@@ -215,6 +217,7 @@ class CudaEngine final : public Engine {
 
   const int device_;
   const int clusters_;  // this rank's share of the device
+  const Start start_;   // of its kernels
   const std::string name_;
   std::shared_ptr<CUstream_st> stream_;  // shared with the memory that is freed in its order
   DeviceMemory counters_;                // of gemm's calls

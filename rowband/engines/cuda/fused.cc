@@ -31,12 +31,14 @@ std::uint32_t most_events(const PlanSpec& spec, int clusters) {
 }  // namespace
 
 CudaFused::CudaFused(Communicator& comm, const PlanSpec& spec, const FusedOptions& options,
-                     int device, int clusters, cudaStream_t own_stream)
+                     int device, int clusters, Start start, cudaStream_t own_stream)
     : spec_(spec),
       options_(options),
       rank_(comm.rank()),
       device_(device),
       clusters_(clusters),
+      // Between the copy engine's calls stand its copies, not kernels alone.
+      start_(spec.transport == Transport::kDirect ? start : Start::kAfterLast),
       own_stream_(own_stream),
       layout_(plan_window(spec, control_bytes(spec.world, spec.chunks))),
       last_stream_(own_stream) {
@@ -224,7 +226,7 @@ void CudaFused::queue_empty_calls(cudaStream_t second, std::chrono::nanoseconds 
     FusedArguments a = arguments({}, CallPlan(spec_, 0));
     set_deadline(a, patience);
     if (copies_) copies_->fork(stream);
-    launch_fused(a, clusters_, stream);
+    launch_fused(a, clusters_, start_, stream);
     if (copies_) copies_->join(stream);
   }
   follow_last_call(own_stream_);
@@ -316,7 +318,7 @@ void CudaFused::queue_call(const FusedCall& call, cudaStream_t stream) {
   FusedArguments a = arguments(call, plan);
   if (call.timeline != nullptr) timeline_->point(a);
   if (copies_) copies_->fork(stream);
-  launch_fused(a, clusters_, stream);
+  launch_fused(a, clusters_, start_, stream);
   if (copies_) {
     queue_copies(a, plan);
     copies_->join(stream);

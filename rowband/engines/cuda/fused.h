@@ -19,9 +19,9 @@ namespace rowband::cuda {
 class CudaFused final : public FusedExecutor {
  public:
   // Collective. `clusters` is this rank's share of its device, resident beside the other ranks'
-  // shares; `own_stream` takes the calls that name none.
+  // shares, `start` when its kernels may begin; `own_stream` takes the calls that name none.
   CudaFused(Communicator& comm, const PlanSpec& spec, const FusedOptions& options, int device,
-            int clusters, cudaStream_t own_stream);
+            int clusters, Start start, cudaStream_t own_stream);
   ~CudaFused() override;
 
   const Bf16* run(const FusedCall& call) override;
@@ -54,6 +54,7 @@ class CudaFused final : public FusedExecutor {
   const PlanSpec spec_;
   const FusedOptions options_;
   const int rank_, device_, clusters_;
+  const Start start_;
   const cudaStream_t own_stream_;
   const WindowLayout layout_;
   std::unique_ptr<Window> window_;

@@ -176,8 +176,15 @@ void load_bias_kernel();
 void launch_clock_exchange(ClockExchange* exchange, cudaStream_t stream);
 void launch_nothing(cudaStream_t stream);
 
+// When a kernel's blocks may take their places.
+enum class Start {
+  kAfterLast,  // once the stream's last kernel has ended
+  kEarly,  // as its blocks leave theirs (programmatic dependent launch); they wait there for its
+           // end. Not where ranks share a GPU: the places may be those of another rank's kernel.
+};
+
 // `clusters` pairs of blocks, all of which must be resident at once with every other rank's.
-void launch_fused(const FusedArguments& arguments, int clusters, cudaStream_t stream);
+void launch_fused(const FusedArguments& arguments, int clusters, Start start, cudaStream_t stream);
 
 // Tells the peers that this rank does not take part in the next call, which counts all the same.
 void launch_refuse(const FusedArguments& arguments, cudaStream_t stream);

@@ -170,6 +170,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const Shared shared(ptx::shared_address(raw), groups(a));
   if (threadIdx.x == 0) shared.init_barriers(groups(a));
   ptx::cluster_sync();
+  cudaGridDependencySynchronize();  // from here on, memory
 
   const int warp = same_in_warp(static_cast<int>(threadIdx.x / 32));
   if (warp >= kLoader) {
@@ -183,7 +184,12 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
       if (blockIdx.x == 1 && a.copy_engine) pass_on_copies(a);
       if (blockIdx.x == 1) clear(a, tally(a, this_call(a) + 1), threadIdx.x % 32, 32);
       __syncwarp();
-      if (!fp8 && blockIdx.x == 0) await_results(a);
+      if (!fp8 && blockIdx.x == 0) {
+        await_results(a);
+        // What else this block waits for comes without a place on this GPU: as the others end, the
+        // next kernel may take theirs.
+        cudaTriggerProgrammaticLaunchCompletion();
+      }
       if (fp8) Widener(a).run();
     }
   } else {
@@ -220,10 +226,19 @@ void launch_refuse(const FusedArguments& arguments, cudaStream_t stream) {
   check(cudaGetLastError(), "launching the refusal of a call");
 }
 
-void launch_fused(const FusedArguments& arguments, int clusters, cudaStream_t stream) {
+void launch_fused(const FusedArguments& arguments, int clusters, Start start, cudaStream_t stream) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(2 * clusters);
+  config.blockDim = kThreads;
+  config.dynamicSmemBytes = kSharedBytes;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = start == Start::kEarly ? 1 : 0;
   const auto kernel = arguments.fp8_wire ? fused_gemm<true> : fused_gemm<false>;
-  kernel<<<2 * clusters, kThreads, kSharedBytes, stream>>>(arguments);
-  check(cudaGetLastError(), "launching the fused kernel");
+  check(cudaLaunchKernelEx(&config, kernel, arguments), "launching the fused kernel");
 }
 
 }  // namespace rowband::cuda
