@@ -21,6 +21,21 @@ struct BasicRange {
 };
 using Range = BasicRange<std::int64_t>;
 
+// `total` things dealt over `parts`: sizes differ by at most one, larger ones first.
+template <typename Int>
+struct BasicDeal {
+  Int size = 0;    // of a smaller part
+  Int larger = 0;  // parts, by one
+
+  constexpr BasicDeal() = default;
+  constexpr BasicDeal(Int total, Int parts) : size(total / parts), larger(total % parts) {}
+
+  ROWBAND_HOST_DEVICE constexpr BasicRange<Int> part(Int index) const {
+    const Int begin = index * size + (index < larger ? index : larger);
+    return {begin, begin + size + (index < larger ? 1 : 0)};
+  }
+};
+
 // The unit of GEMM work.
 template <typename Int>
 struct BasicTile {
@@ -46,10 +61,11 @@ struct BasicTileMix {
     Int index;
   };
   ROWBAND_HOST_DEVICE constexpr Place place(Int index) const {
-    const Int beyond = index < ahead ? 0 : index - ahead, rounds = beyond / world;
+    if (index < ahead) return {false, index};
+    const Int beyond = index - ahead, rounds = beyond / world;
     const Int own_before = rounds < own ? rounds : own;
     if (index - own_before >= peers) return {true, index - peers};
-    const bool turn = index >= ahead && rounds < own && beyond - rounds * world == world - 1;
+    const bool turn = rounds < own && beyond - rounds * world == world - 1;
     return {turn, turn ? own_before : index - own_before};
   }
 };
@@ -69,9 +85,12 @@ struct BasicTileOrder {
   // Negative: the own band last. Else own tiles come between the peers', those of a chunk so many
   // tiles after the peers' of that chunk.
   std::int32_t own_lag = -1;
-  // Of the whole output. Kept, since devices divide slowly.
+  // Kept, since devices divide slowly. Of the whole output:
   Int row_tiles = 0;
   Int col_tiles = 0;
+  // Tile rows over the bands, and over the chunks of a smaller band and of one of a tile row more.
+  BasicDeal<Int> bands = {};
+  BasicDeal<Int> smaller_band = {}, larger_band = {};
 
   constexpr BasicTileOrder() = default;
   constexpr BasicTileOrder(Int m, Int n, Int height, Int width, int ranks, int most_chunks,
@@ -84,28 +103,21 @@ struct BasicTileOrder {
         chunks(most_chunks),
         own_lag(lag),
         row_tiles((m + height - 1) / height),
-        col_tiles((n + width - 1) / width) {}
+        col_tiles((n + width - 1) / width),
+        bands(row_tiles, ranks),
+        smaller_band(bands.size, chunks_of(bands.size) > 0 ? chunks_of(bands.size) : 1),
+        larger_band(bands.size + 1, chunks_of(bands.size + 1)) {}
 
   ROWBAND_HOST_DEVICE constexpr Int tiles() const { return row_tiles * col_tiles; }
 
-  // Part `index` of `total` dealt over `parts`: sizes differ by at most one, larger ones first.
-  ROWBAND_HOST_DEVICE static constexpr Range deal(Int total, Int parts, Int index) {
-    const Int base = total / parts, extra = total % parts;
-    const Int begin = index * base + (index < extra ? index : extra);
-    return {begin, begin + base + (index < extra ? 1 : 0)};
-  }
-
-  ROWBAND_HOST_DEVICE constexpr Range band_tiles(int owner) const {
-    return deal(row_tiles, world, owner);
-  }
+  ROWBAND_HOST_DEVICE constexpr Range band_tiles(int owner) const { return bands.part(owner); }
   ROWBAND_HOST_DEVICE constexpr int chunk_count(int owner) const {
-    const Int size = band_tiles(owner).size();
-    return static_cast<int>(size < chunks ? size : chunks);
+    return static_cast<int>(chunks_of(band_tiles(owner).size()));
   }
   ROWBAND_HOST_DEVICE constexpr Range chunk_tiles(int owner, int index) const {
-    const Range band = band_tiles(owner);
-    const Range part = deal(band.size(), chunk_count(owner), index);
-    return {band.begin + part.begin, band.begin + part.end};
+    const Range part = (owner < bands.larger ? larger_band : smaller_band).part(index);
+    const Int begin = band_tiles(owner).begin;
+    return {begin + part.begin, begin + part.end};
   }
   ROWBAND_HOST_DEVICE constexpr Int tiles_in_chunk(int owner, int index) const {
     return chunk_tiles(owner, index).size() * col_tiles;
@@ -117,7 +129,8 @@ struct BasicTileOrder {
 
   // The bands in the order in which `rank` takes to them: rank + 1, rank + 2, ..., its own last.
   ROWBAND_HOST_DEVICE constexpr int band_at(int rank, int position) const {
-    return (rank + 1 + position) % world;
+    const int band = rank + 1 + position;
+    return band < world ? band : band - world;
   }
   // A rank computes the tiles of its peers' bands before its own, or, with own_lag >= 0, so many of
   // them that no own tile of a chunk comes before the peers' tiles of that chunk.
@@ -132,6 +145,11 @@ struct BasicTileOrder {
 
   // Tile `index` of a rank's order, from scratch; an empty tile beyond.
   constexpr Tile tile(int rank, Int index) const;
+
+ private:
+  ROWBAND_HOST_DEVICE constexpr Int chunks_of(Int tile_rows_in_band) const {
+    return tile_rows_in_band < chunks ? tile_rows_in_band : chunks;
+  }
 };
 
 // Walks a rank's tiles, as workers that share them do.
@@ -153,9 +171,9 @@ class BasicTileWalk {
   }
 
  private:
-  // In a list of tiles: the part, a band's chunk, and how many tiles come before it.
+  // In a list of tiles: a chunk, of which of the list's bands, and how many tiles come before it.
   struct Cursor {
-    int part = 0;
+    int chunk = 0, band = 0;
     Int before = 0;
   };
 
@@ -163,23 +181,25 @@ class BasicTileWalk {
   ROWBAND_HOST_DEVICE constexpr BasicTile<Int> find(Cursor& cursor, Int index, int position,
                                                     int bands) const {
     for (;;) {
-      const int chunk = cursor.part / bands;
-      const int band = order_.band_at(rank_, position + cursor.part % bands);
-      if (chunk < order_.chunk_count(band)) {
-        const auto rows = order_.chunk_tiles(band, chunk);
+      const int band = order_.band_at(rank_, position + cursor.band);
+      if (cursor.chunk < order_.chunk_count(band)) {
+        const auto rows = order_.chunk_tiles(band, cursor.chunk);
         const Int size = rows.size() * order_.col_tiles, at = index - cursor.before;
         if (at < size) {
           const Int col_tile = at / rows.size();
           const Int row_tile = rows.begin + (at - col_tile * rows.size());
           const Int col = col_tile * order_.tile_cols, col_end = col + order_.tile_cols;
           return {band,
-                  chunk,
+                  cursor.chunk,
                   order_.rows_of({row_tile, row_tile + 1}),
                   {col, col_end < order_.cols ? col_end : order_.cols}};
         }
         cursor.before += size;
       }
-      ++cursor.part;
+      if (++cursor.band == bands) {
+        cursor.band = 0;
+        ++cursor.chunk;
+      }
     }
   }
 
