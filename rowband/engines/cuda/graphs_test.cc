@@ -13,28 +13,29 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A call captured into a graph; each replay's result lies in the slot of the captured call.
-class CapturedCall {
+// Calls captured into a graph; each replay's results lie in the slots of the captured calls.
+class CapturedCalls {
  public:
-  CapturedCall(const ExactCalls& calls, std::int64_t rows) : stream_(calls.stream()) {
+  CapturedCalls(const ExactCalls& calls, const std::vector<std::int64_t>& rows)
+      : stream_(calls.stream()) {
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "beginning a capture");
-    result_ = calls.run(rows);
+    for (const std::int64_t m : rows) results_.push_back(calls.run(m));
     cudaGraph_t graph = nullptr;
     check(cudaStreamEndCapture(stream_, &graph), "ending a capture");
     const cudaError_t made = cudaGraphInstantiate(&graph_, graph, 0);
     cudaGraphDestroy(graph);
     check(made, "instantiating the graph");
   }
-  ~CapturedCall() { cudaGraphExecDestroy(graph_); }
-  CapturedCall(const CapturedCall&) = delete;
-  CapturedCall& operator=(const CapturedCall&) = delete;
+  ~CapturedCalls() { cudaGraphExecDestroy(graph_); }
+  CapturedCalls(const CapturedCalls&) = delete;
+  CapturedCalls& operator=(const CapturedCalls&) = delete;
 
-  const Output& result() const { return result_; }
+  const Output& result(std::size_t call = 0) const { return results_.at(call); }
   void replay() const { check(cudaGraphLaunch(graph_, stream_), "launching the graph"); }
 
  private:
   const cudaStream_t stream_;
-  Output result_;
+  std::vector<Output> results_;
   cudaGraphExec_t graph_ = nullptr;
 };
 
@@ -49,7 +50,7 @@ TEST(CudaGraphs, G01_EachReplayReadsItsOwnData) {
       with_gpu_ops(world, devices, options,
                    [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
                      const ExactCalls calls(comm, engine, op);
-                     const CapturedCall captured(calls, 700);
+                     const CapturedCalls captured(calls, {700});
                      for (int replay = 1; replay <= 100; ++replay) {
                        if (comm.rank() == 1 && replay % 4 == 0) std::this_thread::sleep_for(500us);
                        calls.fill(700, replay);
@@ -70,9 +71,9 @@ TEST(CudaGraphs, G03_G04_GraphsOfSeveralShapesReplayBesideEagerCalls) {
       with_gpu_ops(world, devices, options,
                    [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
                      const ExactCalls calls(comm, engine, op);
-                     std::vector<std::unique_ptr<CapturedCall>> graphs;
+                     std::vector<std::unique_ptr<CapturedCalls>> graphs;
                      for (std::int64_t rows : {8, 64, 512, 4096}) {
-                       graphs.push_back(std::make_unique<CapturedCall>(calls, rows));
+                       graphs.push_back(std::make_unique<CapturedCalls>(calls, std::vector{rows}));
                      }
                      std::minstd_rand same_on_all_ranks(3);
                      for (int call = 1; call <= 500; ++call) {
@@ -86,6 +87,36 @@ TEST(CudaGraphs, G03_G04_GraphsOfSeveralShapesReplayBesideEagerCalls) {
                        calls.fill(rows, call);
                        chosen.replay();
                        calls.check(chosen.result(), call);
+                     }
+                     calls.expect_exact();
+                   });
+    }
+  }
+}
+
+// Kernel after kernel with nothing between, eager and in a graph: the next one's blocks may take
+// their places before the last one has ended.
+TEST(CudaGraphs, G04_CallsThatFollowOneAnotherAtOnce) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (const auto& [world, devices] : worlds_and_devices()) {
+    for (auto options : served_variants(exact_options(700, 272, 128), world)) {
+      SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
+      options.slots = 4;
+      with_gpu_ops(world, devices, options,
+                   [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                     const ExactCalls calls(comm, engine, op);
+                     const std::vector<std::int64_t> rows = {700, 8, 64, 700};
+                     const CapturedCalls captured(calls, rows);
+                     for (int replay = 1; replay <= 50; ++replay) {
+                       if (replay % 10 == 0) calls.expect_exact();  // no stream is filled
+                       calls.fill(700, replay);
+                       captured.replay();
+                       for (std::size_t i = 0; i < rows.size(); ++i) {
+                         calls.check(captured.result(i), replay);
+                       }
+                       std::vector<Output> results;
+                       for (const std::int64_t m : rows) results.push_back(calls.run(m));
+                       for (const Output& result : results) calls.check(result, replay);
                      }
                      calls.expect_exact();
                    });
