@@ -186,6 +186,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
       __syncwarp();
       if (!fp8 && blockIdx.x == 0) {
         await_results(a);
+        __syncwarp();  // the lanes that wait for no peer are ahead
         // What else this block waits for comes without a place on this GPU: as the others end, the
         // next kernel may take theirs.
         cudaTriggerProgrammaticLaunchCompletion();
