@@ -6,6 +6,7 @@ namespace rowband::cuda {
 
 void check(cudaError_t result, const std::string& what) {
   if (result == cudaSuccess) return;
+  cudaGetLastError();
   fail(result == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kUnavailable,
        "{}: {} ({})", what, cudaGetErrorString(result), cudaGetErrorName(result));
 }

@@ -7,7 +7,8 @@
 
 namespace rowband::cuda {
 
-// Throws Error(kUnavailable), or Error(kOutOfMemory), with `what` and CUDA's own words.
+// Throws Error(kUnavailable), or Error(kOutOfMemory), with `what` and CUDA's own words, and clears
+// CUDA's last error, so that no later launch is taken for the one that failed.
 void check(cudaError_t result, const std::string& what);
 
 }  // namespace rowband::cuda

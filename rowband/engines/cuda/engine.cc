@@ -92,7 +92,7 @@ class CudaEngine final : public Engine {
     a.output_at[0] = map_bf16(out, x.rows, w.cols, w.cols, kPieceRows);
     a.blocks = 2 * clusters_;
     point_to_counters(a, counters_.get());
-    // Calls on two streams may be at work at one time.
+    // Calls on two streams may be at work at one time; what else they count together nobody reads.
     a.tally[0].tiles_taken = a.tally[1].tiles_taken = nullptr;
     a.host_status = static_cast<Status*>(status_.get());
     launch_fused(a, clusters_, start_, stream_of(stream));

@@ -90,8 +90,8 @@ class ExactCalls {
     return {codes_.get(),         rows, depth_, depth_, static_cast<const float*>(scales_.get()),
             scale_blocks(depth_), 1};
   }
-  void fill(std::int64_t rows, std::int64_t call) const {
-    fill_exact(codes_.get(), rows, depth_, comm_.rank(), call, stream());
+  void fill(std::int64_t rows, std::int64_t call, cudaStream_t on = nullptr) const {
+    fill_exact(codes_.get(), rows, depth_, comm_.rank(), call, on != nullptr ? on : stream());
   }
   void check(const Output& y, std::int64_t call) const {
     check_exact(y.data, y.rows, y.cols, depth_, comm_.size(), call, findings_.get(), stream());

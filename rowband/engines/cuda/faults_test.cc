@@ -170,25 +170,33 @@ TEST(CudaFaults, D06_APeerThatSendsNothingIsNamedWithLegAndChunk) {
 
 TEST(CudaFaults, D06_ARankThatNeverBeginsIsNamedWithinTheDeadline) {
   ROWBAND_NEEDS_GPUS(1);
-  const auto begin = std::chrono::steady_clock::now();
-  const auto all = failures(
-      3,
-      [](int) {
-        auto options = small_options();
-        options.deadline = 500ms;
-        return options;
-      },
-      [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-        const ExactCalls calls(comm, engine, op);
-        calls.queue(600, 1);
-        if (comm.rank() != 2) calls.queue(600, 2);
-        calls.expect_exact();
-      });
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
-  for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_THAT(all[rank].text, AllOf(HasSubstr("0.5 s"), HasSubstr("rank 2"))) << rank;
+  for (int world : {2, 3}) {
+    for (const auto& mode : served_variants(small_options(), world)) {
+      SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(mode));
+      const auto begin = std::chrono::steady_clock::now();
+      const auto all = failures(
+          world,
+          [&](int) {
+            auto options = mode;
+            options.deadline = 500ms;
+            return options;
+          },
+          [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+            const ExactCalls calls(comm, engine, op);
+            calls.queue(600, 1);
+            for (int call = 2; comm.rank() != comm.size() - 1 && call < 5; ++call) {
+              calls.queue(600, call);  // several, whose stream waits all end
+            }
+            calls.expect_exact();
+          });
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+      const std::string late = "rank " + std::to_string(world - 1);
+      for (int rank = 0; rank < world - 1; ++rank) {
+        EXPECT_THAT(all[rank].text, AllOf(HasSubstr("0.5 s"), HasSubstr(late))) << rank;
+      }
+      EXPECT_EQ(all.back().text, "");
+    }
   }
-  EXPECT_EQ(all[2].text, "");
 }
 
 TEST(CudaFaults, AFailedCallPoisonsTheOpAndLaterCallsFailAtOnce) {

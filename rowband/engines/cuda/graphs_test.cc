@@ -143,6 +143,45 @@ TEST(CudaGraphs, G05_CallsOnTwoStreamsFollowOneAnother) {
   }
 }
 
+// The call's operands come from another stream, eager and captured.
+TEST(CudaGraphs, G05_ACallBehindAForkAndAJoin) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (const auto& [world, devices] : worlds_and_devices()) {
+    with_gpu_ops(world, devices, exact_options(700, 272, 128),
+                 [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                   const ExactCalls calls(comm, engine, op);
+                   const TestStream side(comm);
+                   const Event fork = make_event(), join = make_event();
+                   const cudaStream_t main = calls.stream();
+                   const auto queue = [&] {
+                     calls.fill(700, 2);  // not what the call is to read
+                     check(cudaEventRecord(fork.get(), main), "forking");
+                     check(cudaStreamWaitEvent(side.get(), fork.get()), "forking");
+                     calls.fill(700, 1, side.get());
+                     check(cudaEventRecord(join.get(), side.get()), "joining");
+                     check(cudaStreamWaitEvent(main, join.get()), "joining");
+                     calls.check(calls.run(700), 1);
+                   };
+                   check(cudaStreamBeginCapture(main, cudaStreamCaptureModeThreadLocal),
+                         "capturing");
+                   queue();
+                   cudaGraph_t graph = nullptr;
+                   check(cudaStreamEndCapture(main, &graph), "ending a capture");
+                   cudaGraphExec_t executable = nullptr;
+                   const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
+                   cudaGraphDestroy(graph);
+                   check(made, "instantiating the graph");
+                   for (int round = 0; round < 50; ++round) {
+                     if (round % 10 == 0) calls.expect_exact();  // no stream is filled
+                     check(cudaGraphLaunch(executable, main), "launching the graph");
+                     queue();
+                   }
+                   calls.expect_exact();
+                   cudaGraphExecDestroy(executable);
+                 });
+  }
+}
+
 // Memory as allocators with expandable segments make it: an address range, mapped afterwards.
 class MappedMemory {
  public:

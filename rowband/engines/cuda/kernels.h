@@ -137,9 +137,9 @@ struct FusedArguments {
   // on the device, so that a graph does not freeze it.
   std::uint64_t* calls;  // [blocks]
   std::int32_t blocks;
-  Tally tally[2];  // of the even calls and of the odd: all zero at a call's start, which clears the
-                   // next call's
-  Status* status;  // device memory
+  Tally tally[2];       // of the even calls and of the odd: a call's own is zero at its start; it
+                        // clears the other for the next
+  Status* status;       // device memory
   Status* host_status;  // the same for the host, mapped
   std::uint64_t deadline_ns;
   std::uint32_t leg_grace_ns, chunk_grace_ns;  // how much longer each later leg's and chunk's waits
@@ -178,9 +178,9 @@ void launch_nothing(cudaStream_t stream);
 
 // When a kernel's blocks may take their places.
 enum class Start {
-  kAfterLast,  // once the stream's last kernel has ended
-  kEarly,  // as its blocks leave theirs (programmatic dependent launch); they wait there for its
-           // end. Not where ranks share a GPU: the places may be those of another rank's kernel.
+  kAfterLast,  // once the stream's last kernel has ended and its memory can be seen
+  kEarly,      // once its blocks have ended (programmatic dependent launch); they wait for the rest
+               // in their places. Not where ranks share a GPU: the places may be another's.
 };
 
 // `clusters` pairs of blocks, all of which must be resident at once with every other rank's.

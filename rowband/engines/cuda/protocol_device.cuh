@@ -19,14 +19,14 @@ __device__ const Tally& tally(const FusedArguments& a, std::uint64_t call) {
 }
 
 // By threads of which this is one of `threads`.
-__device__ void clear(const FusedArguments& a, const Tally& tally, int thread, int threads) {
+__device__ void clear(const FusedArguments& a, const Tally& counts, int thread, int threads) {
   for (int i = thread; i < a.world * a.order.chunks; i += threads) {
-    tally.chunk_done[i] = 0;
-    tally.chunk_begin[i] = 0;
+    counts.chunk_done[i] = 0;
+    counts.chunk_begin[i] = 0;
   }
   if (thread != 0) return;
-  if (tally.tiles_taken != nullptr) *tally.tiles_taken = 0;
-  *tally.widened = 0;
+  if (counts.tiles_taken != nullptr) *counts.tiles_taken = 0;
+  *counts.widened = 0;
 }
 
 __device__ void publish(Status* to, const Status& reason) {
@@ -53,6 +53,21 @@ __device__ bool failed(const FusedArguments& a) {
   return *reinterpret_cast<volatile std::uint32_t*>(&a.status->code) != Status::kFine;
 }
 
+// Whether that peer has failed, and so this call.
+__device__ bool failed_by(const FusedArguments& a, int peer) {
+  if (ptx::load_acquire_system(&a.failure[peer]->code) == Status::kFine) return false;
+  fail_call(a, *a.failure[peer]);
+  return true;
+}
+
+// copy_engine, by a block that has used all it waited for: a rank's later copies may have come on
+// top of it, but only once that rank had failed and told so.
+__device__ void look_for_failures(const FusedArguments& a) {
+  for (int peer = 0; peer < a.world; ++peer) {
+    if (peer != a.rank && failed_by(a, peer)) return;
+  }
+}
+
 // At a flag, for each look at what else may end a wait: each takes as long.
 constexpr std::uint32_t kLooks = 16;
 
@@ -70,11 +85,7 @@ __device__ bool await(const FusedArguments& a, const std::uint32_t* flag, std::u
   for (std::uint32_t looks = 1; ptx::load_acquire_system(flag) != epoch; ++looks) {
     __nanosleep(100);
     if (looks % kLooks != 0) continue;
-    if (failed(a)) return false;
-    if (ptx::load_acquire_system(&a.failure[peer]->code) != Status::kFine) {
-      fail_call(a, *a.failure[peer]);
-      return false;
-    }
+    if (failed(a) || failed_by(a, peer)) return false;
     if (ptx::clock_ns() - begin > last) {
       fail_call(a, {Status::kDeadline, static_cast<std::uint32_t>(a.rank), leg, peer, chunk, 0, 0});
       return false;

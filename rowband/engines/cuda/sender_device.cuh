@@ -26,18 +26,18 @@ __device__ void signal_chunk(const FusedArguments& a, int band, int chunk, std::
 }
 
 // The last parts of a chunk to be written signal it.
-__device__ void chunk_parts_done(const FusedArguments& a, const Tally& tally, int band, int chunk,
+__device__ void chunk_parts_done(const FusedArguments& a, const Tally& counts, int band, int chunk,
                                  std::uint32_t done, std::uint32_t epoch) {
   ptx::fence_async_global();
   ptx::fence_device();
   const int index = band * a.order.chunks + chunk;
   const auto parts = static_cast<std::uint32_t>(2 * kSenders * a.order.tiles_in_chunk(band, chunk));
-  if (atomicAdd(tally.chunk_done + index, done) + done != parts) return;
+  if (atomicAdd(counts.chunk_done + index, done) + done != parts) return;
   ptx::fence_system();  // one for both: the other parts' writes acquired, all of them released
   signal_chunk(a, band, chunk, epoch);
   if (a.events != nullptr) {
     record(a,
-           {tally.chunk_begin[index], ptx::clock_ns(), DeviceEvent::kSend, -1, band, chunk, 0, 0});
+           {counts.chunk_begin[index], ptx::clock_ns(), DeviceEvent::kSend, -1, band, chunk, 0, 0});
   }
 }
 

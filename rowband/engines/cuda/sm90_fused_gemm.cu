@@ -10,9 +10,9 @@
 //                  first block it takes the cluster's tiles and tells both blocks of them
 //   warps 13, 14   senders of the left and of the right pieces of the groups (sender_device.cuh)
 //   warp 15        (arrivals_device.cuh) in the first block: announces the call, awaits the peers'
-//                  results; in the second: passes on what the copy engine has moved; with the fp8
-//                  wire, in every block: widens what arrives, and the multiplying warps join in
-//                  when their tiles are done
+//                  results; in the second: passes on what the copy engine has moved, clears the
+//                  next call's tally; with the fp8 wire, in every block: widens what arrives, and
+//                  the multiplying warps join in when their tiles are done
 //
 // Protocol rules kept here (docs/design.md): 2, only own-band tiles wait, and the plan's order has
 // all that they wait for ahead of them; 3, a flag is stored with release after the chunk's bulk
@@ -184,13 +184,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
       if (blockIdx.x == 1 && a.copy_engine) pass_on_copies(a);
       if (blockIdx.x == 1) clear(a, tally(a, this_call(a) + 1), threadIdx.x % 32, 32);
       __syncwarp();
-      if (!fp8 && blockIdx.x == 0) {
-        await_results(a);
-        __syncwarp();  // the lanes that wait for no peer are ahead
-        // What else this block waits for comes without a place on this GPU: as the others end, the
-        // next kernel may take theirs.
-        cudaTriggerProgrammaticLaunchCompletion();
-      }
+      if (!fp8 && blockIdx.x == 0) await_results(a);
       if (fp8) Widener(a).run();
     }
   } else {
@@ -200,7 +194,9 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   }
   __syncwarp();
   ptx::cluster_sync();
-  if (threadIdx.x == 0) ++a.calls[blockIdx.x];
+  if (threadIdx.x != 0) return;
+  if (a.copy_engine) look_for_failures(a);
+  ++a.calls[blockIdx.x];
 }
 
 }  // namespace
