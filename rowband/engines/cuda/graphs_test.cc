@@ -3,6 +3,7 @@
 #include <cuda.h>
 #include <gmock/gmock.h>
 
+#include <functional>
 #include <random>
 #include <thread>
 
@@ -13,173 +14,161 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Calls captured into a graph; each replay's results lie in the slots of the captured calls.
-class CapturedCalls {
+// What `queue` queues on the stream, captured.
+class Graph {
  public:
-  CapturedCalls(const ExactCalls& calls, const std::vector<std::int64_t>& rows)
-      : stream_(calls.stream()) {
+  Graph(cudaStream_t stream, const std::function<void()>& queue) : stream_(stream) {
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "beginning a capture");
-    for (const std::int64_t m : rows) results_.push_back(calls.run(m));
+    queue();
     cudaGraph_t graph = nullptr;
     check(cudaStreamEndCapture(stream_, &graph), "ending a capture");
     const cudaError_t made = cudaGraphInstantiate(&graph_, graph, 0);
     cudaGraphDestroy(graph);
     check(made, "instantiating the graph");
   }
-  ~CapturedCalls() { cudaGraphExecDestroy(graph_); }
-  CapturedCalls(const CapturedCalls&) = delete;
-  CapturedCalls& operator=(const CapturedCalls&) = delete;
+  ~Graph() { cudaGraphExecDestroy(graph_); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
 
-  const Output& result(std::size_t call = 0) const { return results_.at(call); }
   void replay() const { check(cudaGraphLaunch(graph_, stream_), "launching the graph"); }
 
  private:
   const cudaStream_t stream_;
-  std::vector<Output> results_;
   cudaGraphExec_t graph_ = nullptr;
 };
 
-// Over both GPUs where there are two, and with ranks that share one.
-std::vector<std::pair<int, int>> worlds_and_devices() { return {{2, gpus()}, {4, gpus()}}; }
+// Calls captured into a graph; each replay's results lie in the slots of the captured calls.
+class CapturedCalls {
+ public:
+  CapturedCalls(const ExactCalls& calls, const std::vector<std::int64_t>& rows)
+      : graph_(calls.stream(), [&] {
+          for (const std::int64_t m : rows) results_.push_back(calls.run(m));
+        }) {}
+
+  const Output& result(std::size_t call = 0) const { return results_.at(call); }
+  void replay() const { graph_.replay(); }
+
+ private:
+  std::vector<Output> results_;
+  const Graph graph_;
+};
+
+// On every wire and transport that is served, over both GPUs where there are two, and with ranks
+// that share one.
+void with_all_ops(const GemmAllReduceOptions& base,
+                  const std::function<void(Communicator&, Engine&, GemmAllReduce&)>& body) {
+  for (const auto& [world, devices] : {std::pair{2, gpus()}, {4, gpus()}}) {
+    for (const auto& options : served_variants(base, world)) {
+      SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
+      with_gpu_ops(world, devices, options, body);
+    }
+  }
+}
 
 TEST(CudaGraphs, G01_EachReplayReadsItsOwnData) {
   ROWBAND_NEEDS_GPUS(1);
-  for (const auto& [world, devices] : worlds_and_devices()) {
-    for (const auto& options : served_variants(exact_options(700, 272, 128), world)) {
-      SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
-      with_gpu_ops(world, devices, options,
-                   [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-                     const ExactCalls calls(comm, engine, op);
-                     const CapturedCalls captured(calls, {700});
-                     for (int replay = 1; replay <= 100; ++replay) {
-                       if (comm.rank() == 1 && replay % 4 == 0) std::this_thread::sleep_for(500us);
-                       calls.fill(700, replay);
-                       captured.replay();
-                       calls.check(captured.result(), replay);
-                     }
-                     calls.expect_exact();
-                   });
-    }
-  }
+  with_all_ops(exact_options(700, 272, 128),
+               [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                 const ExactCalls calls(comm, engine, op);
+                 const CapturedCalls captured(calls, {700});
+                 for (int replay = 1; replay <= 100; ++replay) {
+                   if (comm.rank() == 1 && replay % 4 == 0) std::this_thread::sleep_for(500us);
+                   calls.fill(700, replay);
+                   captured.replay();
+                   calls.check(captured.result(), replay);
+                 }
+                 calls.expect_exact();
+               });
 }
 
 TEST(CudaGraphs, G03_G04_GraphsOfSeveralShapesReplayBesideEagerCalls) {
   ROWBAND_NEEDS_GPUS(1);
-  for (const auto& [world, devices] : worlds_and_devices()) {
-    for (const auto& options : served_variants(exact_options(4096, 272, 128), world)) {
-      SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
-      with_gpu_ops(world, devices, options,
-                   [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-                     const ExactCalls calls(comm, engine, op);
-                     std::vector<std::unique_ptr<CapturedCalls>> graphs;
-                     for (std::int64_t rows : {8, 64, 512, 4096}) {
-                       graphs.push_back(std::make_unique<CapturedCalls>(calls, std::vector{rows}));
-                     }
-                     std::minstd_rand same_on_all_ranks(3);
-                     for (int call = 1; call <= 500; ++call) {
-                       const auto& chosen = *graphs[same_on_all_ranks() % graphs.size()];
-                       const std::int64_t rows = chosen.result().rows;
-                       if (call % 64 == 0) calls.expect_exact();  // no stream is filled
-                       if (same_on_all_ranks() % 4 == 0) {
-                         calls.queue(rows, call);
-                         continue;
-                       }
-                       calls.fill(rows, call);
-                       chosen.replay();
-                       calls.check(chosen.result(), call);
-                     }
-                     calls.expect_exact();
-                   });
-    }
-  }
+  with_all_ops(exact_options(4096, 272, 128),
+               [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                 const ExactCalls calls(comm, engine, op);
+                 std::vector<std::unique_ptr<CapturedCalls>> graphs;
+                 for (std::int64_t rows : {8, 64, 512, 4096}) {
+                   graphs.push_back(std::make_unique<CapturedCalls>(calls, std::vector{rows}));
+                 }
+                 std::minstd_rand same_on_all_ranks(3);
+                 for (int call = 1; call <= 500; ++call) {
+                   const auto& chosen = *graphs[same_on_all_ranks() % graphs.size()];
+                   const std::int64_t rows = chosen.result().rows;
+                   if (call % 64 == 0) calls.expect_exact();  // no stream is filled
+                   if (same_on_all_ranks() % 4 == 0) {
+                     calls.queue(rows, call);
+                     continue;
+                   }
+                   calls.fill(rows, call);
+                   chosen.replay();
+                   calls.check(chosen.result(), call);
+                 }
+                 calls.expect_exact();
+               });
 }
 
-// Kernel after kernel with nothing between, eager and in a graph: the next one's blocks may take
-// their places before the last one has ended.
+// Kernel after kernel with nothing between, eager and in a graph.
 TEST(CudaGraphs, G04_CallsThatFollowOneAnotherAtOnce) {
   ROWBAND_NEEDS_GPUS(1);
-  for (const auto& [world, devices] : worlds_and_devices()) {
-    for (auto options : served_variants(exact_options(700, 272, 128), world)) {
-      SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
-      options.slots = 4;
-      with_gpu_ops(world, devices, options,
-                   [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-                     const ExactCalls calls(comm, engine, op);
-                     const std::vector<std::int64_t> rows = {700, 8, 64, 700};
-                     const CapturedCalls captured(calls, rows);
-                     for (int replay = 1; replay <= 50; ++replay) {
-                       if (replay % 10 == 0) calls.expect_exact();  // no stream is filled
-                       calls.fill(700, replay);
-                       captured.replay();
-                       for (std::size_t i = 0; i < rows.size(); ++i) {
-                         calls.check(captured.result(i), replay);
-                       }
-                       std::vector<Output> results;
-                       for (const std::int64_t m : rows) results.push_back(calls.run(m));
-                       for (const Output& result : results) calls.check(result, replay);
-                     }
-                     calls.expect_exact();
-                   });
+  auto options = exact_options(700, 272, 128);
+  options.slots = 4;
+  with_all_ops(options, [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+    const ExactCalls calls(comm, engine, op);
+    const std::vector<std::int64_t> rows = {700, 8, 64, 700};
+    const CapturedCalls captured(calls, rows);
+    for (int replay = 1; replay <= 50; ++replay) {
+      if (replay % 10 == 0) calls.expect_exact();  // no stream is filled
+      calls.fill(700, replay);
+      captured.replay();
+      for (std::size_t i = 0; i < rows.size(); ++i) calls.check(captured.result(i), replay);
+      std::vector<Output> results;
+      for (const std::int64_t m : rows) results.push_back(calls.run(m));
+      for (const Output& result : results) calls.check(result, replay);
     }
-  }
+    calls.expect_exact();
+  });
 }
 
 TEST(CudaGraphs, G05_CallsOnTwoStreamsFollowOneAnother) {
   ROWBAND_NEEDS_GPUS(1);
-  for (const auto& [world, devices] : worlds_and_devices()) {
-    for (const auto& options : served_variants(exact_options(700, 272, 128), world)) {
-      SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
-      with_gpu_ops(world, devices, options,
-                   [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-                     const ExactCalls one(comm, engine, op), other(comm, engine, op);
-                     for (int call = 1; call <= 400; call += 2) {
-                       one.queue(call % 3 == 0 ? 700 : 30, call);
-                       other.queue(call % 5 == 0 ? 700 : 40, call + 1);
-                     }
-                     one.expect_exact();
-                     other.expect_exact();
-                   });
-    }
-  }
+  with_all_ops(exact_options(700, 272, 128),
+               [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                 const ExactCalls one(comm, engine, op), other(comm, engine, op);
+                 for (int call = 1; call <= 400; call += 2) {
+                   one.queue(call % 3 == 0 ? 700 : 30, call);
+                   other.queue(call % 5 == 0 ? 700 : 40, call + 1);
+                 }
+                 one.expect_exact();
+                 other.expect_exact();
+               });
 }
 
 // The call's operands come from another stream, eager and captured.
 TEST(CudaGraphs, G05_ACallBehindAForkAndAJoin) {
   ROWBAND_NEEDS_GPUS(1);
-  for (const auto& [world, devices] : worlds_and_devices()) {
-    with_gpu_ops(world, devices, exact_options(700, 272, 128),
-                 [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-                   const ExactCalls calls(comm, engine, op);
-                   const TestStream side(comm);
-                   const Event fork = make_event(), join = make_event();
-                   const cudaStream_t main = calls.stream();
-                   const auto queue = [&] {
-                     calls.fill(700, 2);  // not what the call is to read
-                     check(cudaEventRecord(fork.get(), main), "forking");
-                     check(cudaStreamWaitEvent(side.get(), fork.get()), "forking");
-                     calls.fill(700, 1, side.get());
-                     check(cudaEventRecord(join.get(), side.get()), "joining");
-                     check(cudaStreamWaitEvent(main, join.get()), "joining");
-                     calls.check(calls.run(700), 1);
-                   };
-                   check(cudaStreamBeginCapture(main, cudaStreamCaptureModeThreadLocal),
-                         "capturing");
+  with_all_ops(exact_options(700, 272, 128),
+               [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                 const ExactCalls calls(comm, engine, op);
+                 const TestStream side(comm);
+                 const Event fork = make_event(), join = make_event();
+                 const cudaStream_t main = calls.stream();
+                 const auto queue = [&] {
+                   calls.fill(700, 2);  // not what the call is to read
+                   check(cudaEventRecord(fork.get(), main), "forking");
+                   check(cudaStreamWaitEvent(side.get(), fork.get()), "forking");
+                   calls.fill(700, 1, side.get());
+                   check(cudaEventRecord(join.get(), side.get()), "joining");
+                   check(cudaStreamWaitEvent(main, join.get()), "joining");
+                   calls.check(calls.run(700), 1);
+                 };
+                 const Graph graph(main, queue);
+                 for (int round = 0; round < 50; ++round) {
+                   if (round % 10 == 0) calls.expect_exact();  // no stream is filled
+                   graph.replay();
                    queue();
-                   cudaGraph_t graph = nullptr;
-                   check(cudaStreamEndCapture(main, &graph), "ending a capture");
-                   cudaGraphExec_t executable = nullptr;
-                   const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
-                   cudaGraphDestroy(graph);
-                   check(made, "instantiating the graph");
-                   for (int round = 0; round < 50; ++round) {
-                     if (round % 10 == 0) calls.expect_exact();  // no stream is filled
-                     check(cudaGraphLaunch(executable, main), "launching the graph");
-                     queue();
-                   }
-                   calls.expect_exact();
-                   cudaGraphExecDestroy(executable);
-                 });
-  }
+                 }
+                 calls.expect_exact();
+               });
 }
 
 // Memory as allocators with expandable segments make it: an address range, mapped afterwards.
@@ -241,21 +230,14 @@ TEST(CudaGraphs, G07_OperandsInMappedMemoryEagerAndCaptured) {
                  };
                  fill_exact(codes.as<E4m3>(), 700, 128, comm.rank(), 1, calls.stream());
                  calls.check(queue(), 1);
-                 ASSERT_EQ(cudaStreamBeginCapture(calls.stream(), cudaStreamCaptureModeThreadLocal),
-                           cudaSuccess);
-                 const Output y = queue();
-                 cudaGraph_t graph = nullptr;
-                 ASSERT_EQ(cudaStreamEndCapture(calls.stream(), &graph), cudaSuccess);
-                 cudaGraphExec_t executable = nullptr;
-                 ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+                 Output y;
+                 const Graph graph(calls.stream(), [&] { y = queue(); });
                  for (int call = 2; call < 10; ++call) {
                    fill_exact(codes.as<E4m3>(), 700, 128, comm.rank(), call, calls.stream());
-                   ASSERT_EQ(cudaGraphLaunch(executable, calls.stream()), cudaSuccess);
+                   graph.replay();
                    calls.check(y, call);
                  }
                  calls.expect_exact();
-                 cudaGraphExecDestroy(executable);
-                 cudaGraphDestroy(graph);
                  comm.barrier(Deadline::after(60s));  // unmapping may wait for the device
                });
 }
