@@ -88,7 +88,8 @@ struct BasicTileOrder {
   // Kept, since devices divide slowly. Of the whole output:
   Int row_tiles = 0;
   Int col_tiles = 0;
-  // Tile rows over the bands, and over the chunks of a smaller band and of one of a tile row more.
+  // Tile rows over the bands, and over the chunks of a smaller band and of one of a tile row more;
+  // where there are fewer tile rows than chunks, the first chunks get one each.
   BasicDeal<Int> bands = {};
   BasicDeal<Int> smaller_band = {}, larger_band = {};
 
@@ -105,14 +106,15 @@ struct BasicTileOrder {
         row_tiles((m + height - 1) / height),
         col_tiles((n + width - 1) / width),
         bands(row_tiles, ranks),
-        smaller_band(bands.size, chunks_of(bands.size) > 0 ? chunks_of(bands.size) : 1),
-        larger_band(bands.size + 1, chunks_of(bands.size + 1)) {}
+        smaller_band(bands.size, most_chunks),
+        larger_band(bands.size + 1, most_chunks) {}
 
   ROWBAND_HOST_DEVICE constexpr Int tiles() const { return row_tiles * col_tiles; }
 
   ROWBAND_HOST_DEVICE constexpr Range band_tiles(int owner) const { return bands.part(owner); }
   ROWBAND_HOST_DEVICE constexpr int chunk_count(int owner) const {
-    return static_cast<int>(chunks_of(band_tiles(owner).size()));
+    const Int size = band_tiles(owner).size();
+    return static_cast<int>(size < chunks ? size : chunks);
   }
   ROWBAND_HOST_DEVICE constexpr Range chunk_tiles(int owner, int index) const {
     const Range part = (owner < bands.larger ? larger_band : smaller_band).part(index);
@@ -145,11 +147,6 @@ struct BasicTileOrder {
 
   // Tile `index` of a rank's order, from scratch; an empty tile beyond.
   constexpr Tile tile(int rank, Int index) const;
-
- private:
-  ROWBAND_HOST_DEVICE constexpr Int chunks_of(Int tile_rows_in_band) const {
-    return tile_rows_in_band < chunks ? tile_rows_in_band : chunks;
-  }
 };
 
 // Walks a rank's tiles, as workers that share them do.

@@ -180,7 +180,8 @@ void launch_nothing(cudaStream_t stream);
 enum class Start {
   kAfterLast,  // once the stream's last kernel has ended and its memory can be seen
   kEarly,      // once its blocks have ended (programmatic dependent launch); they wait for the rest
-               // in their places. Not where ranks share a GPU: the places may be another's.
+               // in their places. Not where ranks share a GPU: behind a kernel of the caller's
+               // that lets others come before its end, the places may be another rank's.
 };
 
 // `clusters` pairs of blocks, all of which must be resident at once with every other rank's.

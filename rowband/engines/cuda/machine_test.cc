@@ -18,6 +18,12 @@ TEST(GpuMachine, SaysWhyThereAreNoneExactlyWhereThereAreNone) {
   EXPECT_THAT(cuda_runtime_version(), testing::MatchesRegex("[0-9]+\\.[0-9]+"));
 }
 
+TEST(CudaMachine, AFailedCallLeavesNoErrorForALaterLaunch) {
+  ROWBAND_NEEDS_GPUS(1);
+  EXPECT_THROW(check(cudaSetDevice(-1), "choosing no device"), Error);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+}
+
 TEST(CudaMachine, GpusAreDescribed) {
   ROWBAND_NEEDS_GPUS(1);
   bool hopper = false;
