@@ -67,11 +67,11 @@ std::string PlanReport::text(bool with_tiles) const {
 std::string PlanReport::summary_text() const {
   std::string text = fmt::format(
       "call     M={} rows, N={} columns, K={} per rank ({} in all), W={} rank{}, engine {}\n"
-      "wire     {}, transport {}, at most {} chunk{} per band, {} output slot{}\n",
+      "wire     {}, transport {}, at most {} chunk{} per band, {} output slot{}{}\n",
       rows_, spec_.cols, spec_.depth, spec_.depth * spec_.world, spec_.world,
       spec_.world == 1 ? "" : "s", engine_name(engine_), wire_name(spec_.wire),
       transport_name(spec_.transport), spec_.chunks, spec_.chunks == 1 ? "" : "s", spec_.slots,
-      spec_.slots == 1 ? "" : "s");
+      spec_.slots == 1 ? "" : "s", spec_.packs_partials() ? ", partials packed" : "");
   text += fmt::format("policy   {}\n", verdict_text(verdict_));
   if (!policy_.enabled) {
     text += fmt::format("         when on: {}\n", verdict_text(verdict_if_enabled_));
@@ -145,9 +145,13 @@ std::string PlanReport::bytes_table() const {
 
 std::vector<PlanReport::Region> PlanReport::regions() const {
   const std::vector<std::pair<const char*, std::int64_t>> starts = {
-      {"control", window_.control},           {"received", window_.received},
-      {"staging", window_.staging},           {"output", window_.output},
-      {"gather_codes", window_.gather_codes}, {"gather_scales", window_.gather_scales}};
+      {"control", window_.control},
+      {"received", window_.received},
+      {"packing_heads", window_.packing_heads},
+      {"staging", window_.staging},
+      {"output", window_.output},
+      {"gather_codes", window_.gather_codes},
+      {"gather_scales", window_.gather_scales}};
   std::vector<Region> regions;
   for (std::size_t i = 0; i < starts.size(); ++i) {
     const std::int64_t end = i + 1 < starts.size() ? starts[i + 1].second : window_.bytes;
@@ -189,6 +193,7 @@ ordered_json PlanReport::json(bool with_tiles) const {
                        {"transport", transport_name(spec_.transport)},
                        {"gather_scale", gather_scale_name(spec_.gather_scale)},
                        {"slots", spec_.slots},
+                       {"packs_partials", spec_.packs_partials()},
                        {"max_rows", spec_.max_rows},
                        {"policy",
                         {{"enabled", policy_.enabled},

@@ -96,6 +96,27 @@ TEST(Engines, TheCudaPlannerTakesTheTileHeightsThatMeasuredFastest) {
   for (std::int64_t depth : {2048, 8192}) EXPECT_EQ(picked(16384, depth, Wire::kBf16, 1), 192);
 }
 
+// docs/performance.md has the times with packed partials and without.
+TEST(Engines, TheCudaPlannerPacksPartialsWhereTheLinkIsWhatCallsWaitFor) {
+  if (!have_cuda()) GTEST_SKIP() << "this build has no cuda engine";
+  const auto cuda = make_planner(EngineKind::kCuda, {});
+  const PlanSpec slower{.max_rows = 16384, .cols = 7168, .depth = 2048, .world = 2};
+  const auto packs = [&](PlanSpec spec) { return cuda->with_tiles(spec).packs_partials(); };
+  const auto with = [&](auto change) {
+    PlanSpec spec = slower;
+    change(spec);
+    return spec;
+  };
+  EXPECT_TRUE(packs(slower));
+  EXPECT_TRUE(packs(with([](PlanSpec& s) { s.wire = Wire::kFp8; })));
+  EXPECT_TRUE(packs(with([](PlanSpec& s) { s.world = 8; })));
+  EXPECT_FALSE(packs(with([](PlanSpec& s) { s.depth = 4096; })));
+  EXPECT_FALSE(packs(with([](PlanSpec& s) { s.depth = 3072, s.wire = Wire::kFp8; })));
+  EXPECT_FALSE(packs(with([](PlanSpec& s) { s.transport = Transport::kCopyEngine; })));
+  EXPECT_FALSE(packs(with([](PlanSpec& s) { s.cols = 7176; })));
+  EXPECT_FALSE(packs(with([](PlanSpec& s) { s.world = 1; })));
+}
+
 TEST(Engines, APlanNeedsNoHardware) {
   const auto host = make_planner(EngineKind::kHost, {});
   EXPECT_EQ(host->why_not_served(shape(*host, 8)), "");
@@ -118,11 +139,12 @@ TEST(Engines, APlanNeedsNoHardware) {
   EXPECT_EQ(cuda->best_chunks(Transport::kDirect, Wire::kBf16), 2);
   EXPECT_EQ(cuda->best_chunks(Transport::kDirect, Wire::kFp8), 8);
   EXPECT_EQ(cuda->best_chunks(Transport::kCopyEngine, Wire::kBf16), 4);
-  // One band of partials, of 43 tiles of 192 rows, and two slots of results, and control words
-  // beside.
+  // One band of partials, of 43 tiles of 192 rows, and two slots of results; control words beside,
+  // and a 512th of the partials to tell how they are packed.
   const std::int64_t rows_bytes = 7168 * 2, rows = 43 * 192 + 2 * 16384;
-  EXPECT_GT(cuda->window_bytes(spec), rows * rows_bytes);
-  EXPECT_LT(cuda->window_bytes(spec), rows * rows_bytes + 16384);
+  const std::int64_t heads = 43 * 192 * rows_bytes / 512;
+  EXPECT_GT(cuda->window_bytes(spec), rows * rows_bytes + heads);
+  EXPECT_LT(cuda->window_bytes(spec), rows * rows_bytes + heads + 16384);
   EXPECT_EQ(
       make_planner(EngineKind::kCuda, {.multiprocessors = 114, .device_ranks = 4})->tiles_at_once(),
       14);

@@ -93,6 +93,9 @@ std::string why_not_expressible(const PlanSpec& s) {
   if (s.tile_cols < kScaleBlock || s.tile_cols % kScaleBlock != 0) {
     return fmt::format("tile_cols={}: must be a positive multiple of {}", s.tile_cols, kScaleBlock);
   }
+  if (s.packs_partials() && s.cols % kPackedBlock != 0) {
+    return fmt::format("N={} columns: packed partials want a multiple of {}", s.cols, kPackedBlock);
+  }
   // Every region is at most (max_rows + W * tile_rows) * N * 2 * slots bytes; keep their sum in 62
   // bits.
   std::int64_t bytes = 0;
@@ -107,6 +110,10 @@ std::string why_not_expressible(const PlanSpec& s) {
 
 std::int64_t WindowLayout::received_row(int self, int peer, std::int64_t row_in_band) const {
   return received + (peer_slot(self, peer, world) * band_rows + row_in_band) * cols * kBf16Bytes;
+}
+
+std::int64_t WindowLayout::packing_heads_of(int self, int peer) const {
+  return packing_heads + peer_slot(self, peer, world) * packing_heads_bytes;
 }
 
 std::int64_t WindowLayout::staging_row(int self, int peer, std::int64_t row_in_band) const {
@@ -142,6 +149,9 @@ WindowLayout plan_window(const PlanSpec& spec, std::int64_t control_bytes) {
   const std::int64_t partials = (spec.world - 1) * layout.band_rows * spec.cols * kBf16Bytes;
   layout.control = place(control_bytes);
   layout.received = place(partials);
+  layout.packing_heads_bytes =
+      layout.band_rows / kPackedBlock * (spec.cols / kPackedBlock) * spec.packing_head_bytes;
+  layout.packing_heads = place((spec.world - 1) * layout.packing_heads_bytes);
   layout.staging = place(spec.transport == Transport::kCopyEngine ? partials : 0);
   layout.output = place(spec.slots * spec.max_rows * spec.cols * kBf16Bytes);
   layout.gather_codes = place(fp8 ? spec.max_rows * spec.cols : 0);

@@ -60,7 +60,13 @@ struct PlanSpec {
   // fp8 wire: scales lie [block][row] in the window, so that a tile's are neighbours; else
   // [row][block].
   bool block_major_scales = false;
+  // Partials may travel packed, without loss, by blocks of 64 rows and columns (N is a multiple
+  // then) in the engine's own format; so many bytes beside each block tell how. 0: they do not.
+  std::int64_t packing_head_bytes = 0;
+  bool packs_partials() const { return packing_head_bytes > 0; }
 };
+
+inline constexpr std::int64_t kPackedBlock = 64;
 
 // "" when calls of this spec can be planned; otherwise why not, with the values that would be
 // right.
@@ -71,6 +77,7 @@ struct WindowLayout {
   std::int64_t band_rows = 0;      // capacity of a band
   std::int64_t control = 0;        // control words: flags, call cards, poison
   std::int64_t received = 0;       // [world - 1][band_rows][cols] bf16: partials here, by peer slot
+  std::int64_t packing_heads = 0;  // [world - 1][blocks of band_rows][blocks of cols]; else empty
   std::int64_t staging = 0;        // the same shape, by destination; empty under `direct`
   std::int64_t output = 0;         // [slots][max_rows][cols] bf16
   std::int64_t gather_codes = 0;   // fp8 wire: [max_rows][cols] e4m3; else empty
@@ -84,9 +91,13 @@ struct WindowLayout {
   std::int64_t received_row(int self, int peer, std::int64_t row_in_band) const;
   std::int64_t staging_row(int self, int peer, std::int64_t row_in_band) const;
 
+  // The first of those that tell of the partial that `self` got from `peer`.
+  std::int64_t packing_heads_of(int self, int peer) const;
+
   // What the layout was made for.
   int world = 1;
   std::int64_t cols = 0;
+  std::int64_t packing_heads_bytes = 0;  // of one partial
 };
 
 // Where `peer` stands among the peers of `self`: rank + 1 is 0, rank + 2 is 1, ...
@@ -126,7 +137,7 @@ class CallPlan {
   // How many of `rank`'s tiles belong to peers: the first ones, unless own tiles come between.
   std::int64_t peer_tiles(int rank) const { return order_.mix(rank).peers; }
 
-  // Bytes that leave `rank` on each leg, to all peers together.
+  // Bytes that leave `rank` on each leg, to all peers together; packed partials are fewer.
   std::int64_t scatter_bytes(int rank) const;
   std::int64_t gather_bytes(int rank) const;
 

@@ -256,6 +256,29 @@ TEST(Plan, EveryPeerHasItsOwnRoomForPartials) {
   }
 }
 
+TEST(Plan, WhatTellsOfPackedPartialsHasItsPlaceForEveryBlockAndPeer) {
+  PlanSpec spec{.max_rows = 1000, .cols = 192, .depth = 128, .world = 3};
+  WindowLayout w = plan_window(spec, 64);
+  EXPECT_FALSE(spec.packs_partials());
+  EXPECT_EQ(w.packing_heads, w.staging);
+  spec.packing_head_bytes = 16;
+  w = plan_window(spec, 64);
+  EXPECT_EQ(w.packing_heads_bytes, w.band_rows / 64 * 3 * 16);
+  for (int self = 0; self < 3; ++self) {
+    const std::int64_t next = w.packing_heads_of(self, (self + 1) % 3);
+    EXPECT_EQ(next, w.packing_heads);
+    EXPECT_EQ(w.packing_heads_of(self, (self + 2) % 3), next + w.packing_heads_bytes);
+  }
+  EXPECT_GE(w.packing_heads, w.received + 2 * w.band_rows * 192 * 2);
+  EXPECT_GE(w.staging, w.packing_heads + 2 * w.packing_heads_bytes);
+}
+
+TEST(Plan, PackedPartialsWantWholeBlocksOfColumns) {
+  const PlanSpec spec{
+      .max_rows = 1000, .cols = 272, .depth = 128, .world = 2, .packing_head_bytes = 16};
+  EXPECT_EQ(why_not_expressible(spec), "N=272 columns: packed partials want a multiple of 64");
+}
+
 TEST(Plan, O01_OneOutputSlotOf16384By7168Is224MiB) {
   PlanSpec spec{.max_rows = 16384, .cols = 7168, .depth = 2048, .world = 4};
   const WindowLayout w = plan_window(spec, 4096);

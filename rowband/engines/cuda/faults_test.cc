@@ -27,7 +27,7 @@ std::shared_ptr<FaultHooks> hooks(int rank, int faulty_rank, auto change) {
   return faults;
 }
 
-GemmAllReduceOptions small_options() { return exact_options(600, 272, 128); }
+GemmAllReduceOptions small_options() { return exact_options(600, 320, 128); }
 
 // What each rank meets when it makes the op of `options(rank)` and hands it to `body`. What a call
 // met shows in the op's poison.
@@ -126,7 +126,7 @@ TEST(CudaFaults, R02_ATransportThatMovesNothingFailsTheSelfTest) {
 TEST(CudaFaults, R02_OneChunkThatIsNotMovedFailsTheSelfTest) {
   ROWBAND_NEEDS_GPUS(1);
   for (int chunk : {0, 3}) {
-    for (const auto& mode : served_variants(exact_options(2048, 272, 128), 2)) {
+    for (const auto& mode : served_variants(exact_options(2048, 320, 128), 2)) {
       const auto all = failures(2, [&](int rank) {
         auto options = mode;
         options.chunks = 4;

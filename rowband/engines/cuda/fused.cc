@@ -152,9 +152,13 @@ void CudaFused::point_to_windows(FusedArguments& a, const CallPlan& plan) const 
     if (const Range band = plan.band(peer); band.size() > 0) {
       std::byte* partials = a.copy_engine ? own + layout_.staging_row(rank_, peer, 0)
                                           : part(peer) + layout_.received_row(peer, rank_, 0);
+      a.packed_at[peer] = partials;
+      a.packing_heads_at[peer] = part(peer) + layout_.packing_heads_of(peer, rank_);
       a.partials_to[peer] = map_bf16(partials, band.size(), spec_.cols, spec_.cols, kPieceRows);
     }
     if (const Range band = plan.band(rank_); band.size() > 0) {
+      a.packed[peer] = part(rank_) + layout_.received_row(rank_, peer, 0);
+      a.packing_heads[peer] = part(rank_) + layout_.packing_heads_of(rank_, peer);
       a.received[peer] = map_bf16(part(rank_) + layout_.received_row(rank_, peer, 0), band.size(),
                                   spec_.cols, spec_.cols, kPieceRows);
     }
@@ -173,6 +177,7 @@ FusedArguments CudaFused::arguments(const FusedCall& call, const CallPlan& plan)
   FusedArguments a = call_arguments(call, plan, rank_, spec_.world);
   a.fp8_wire = spec_.wire == Wire::kFp8 && spec_.world > 1;
   a.copy_engine = copies_ != nullptr;
+  a.packs = spec_.packs_partials();
   // A single round of tiles fills no link for long.
   if (plan.order().tiles() > clusters_) {
     a.pieces_on_link = spec_.world == 2 ? kPiecesToOnePeer : kPiecesToSeveral;

@@ -67,7 +67,7 @@ void with_all_ops(const GemmAllReduceOptions& base,
 
 TEST(CudaGraphs, G01_EachReplayReadsItsOwnData) {
   ROWBAND_NEEDS_GPUS(1);
-  with_all_ops(exact_options(700, 272, 128),
+  with_all_ops(exact_options(700, 320, 128),
                [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
                  const ExactCalls calls(comm, engine, op);
                  const CapturedCalls captured(calls, {700});
@@ -83,7 +83,7 @@ TEST(CudaGraphs, G01_EachReplayReadsItsOwnData) {
 
 TEST(CudaGraphs, G03_G04_GraphsOfSeveralShapesReplayBesideEagerCalls) {
   ROWBAND_NEEDS_GPUS(1);
-  with_all_ops(exact_options(4096, 272, 128),
+  with_all_ops(exact_options(4096, 320, 128),
                [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
                  const ExactCalls calls(comm, engine, op);
                  std::vector<std::unique_ptr<CapturedCalls>> graphs;
@@ -110,7 +110,7 @@ TEST(CudaGraphs, G03_G04_GraphsOfSeveralShapesReplayBesideEagerCalls) {
 // Kernel after kernel with nothing between, eager and in a graph.
 TEST(CudaGraphs, G04_CallsThatFollowOneAnotherAtOnce) {
   ROWBAND_NEEDS_GPUS(1);
-  auto options = exact_options(700, 272, 128);
+  auto options = exact_options(700, 320, 128);
   options.slots = 4;
   with_all_ops(options, [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
     const ExactCalls calls(comm, engine, op);
@@ -131,7 +131,7 @@ TEST(CudaGraphs, G04_CallsThatFollowOneAnotherAtOnce) {
 
 TEST(CudaGraphs, G05_CallsOnTwoStreamsFollowOneAnother) {
   ROWBAND_NEEDS_GPUS(1);
-  with_all_ops(exact_options(700, 272, 128),
+  with_all_ops(exact_options(700, 320, 128),
                [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
                  const ExactCalls one(comm, engine, op), other(comm, engine, op);
                  for (int call = 1; call <= 400; call += 2) {
@@ -146,7 +146,7 @@ TEST(CudaGraphs, G05_CallsOnTwoStreamsFollowOneAnother) {
 // The call's operands come from another stream, eager and captured.
 TEST(CudaGraphs, G05_ACallBehindAForkAndAJoin) {
   ROWBAND_NEEDS_GPUS(1);
-  with_all_ops(exact_options(700, 272, 128),
+  with_all_ops(exact_options(700, 320, 128),
                [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
                  const ExactCalls calls(comm, engine, op);
                  const TestStream side(comm);
@@ -218,10 +218,10 @@ class MappedMemory {
 
 TEST(CudaGraphs, G07_OperandsInMappedMemoryEagerAndCaptured) {
   ROWBAND_NEEDS_GPUS(1);
-  with_gpu_ops(2, gpus(), exact_options(700, 272, 128),
+  with_gpu_ops(2, gpus(), exact_options(700, 320, 128),
                [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
                  const int device = comm.rank() % gpus();
-                 const MappedMemory codes(device, 700 * 128), out(device, 700 * 272 * sizeof(Bf16));
+                 const MappedMemory codes(device, 700 * 128), out(device, 700 * 320 * sizeof(Bf16));
                  const ExactCalls calls(comm, engine, op);
                  ActivationView x = calls.x(700);
                  x.codes = codes.as<E4m3>();

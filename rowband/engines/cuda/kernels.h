@@ -4,6 +4,7 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "rowband/numerics/types.h"
@@ -17,8 +18,10 @@ inline constexpr int kGroups = 3;                       // at most at work
 inline constexpr int kTileRows = kGroups * kGroupRows;  // at most
 inline constexpr int kTileCols = 256;                   // of a cluster: two blocks of 128
 inline constexpr int kBlockCols = 128;
-inline constexpr int kPieceRows = 64;  // of a piece that leaves shared memory in one bulk store
-inline constexpr int kDepth = 128;     // of a pipeline stage, and of a scale block
+inline constexpr int kPieceRows = 64, kPieceCols = 64;  // of what leaves shared memory together
+inline constexpr int kPieceParts = 4;                   // of a piece, each a warp's
+inline constexpr int kHeadsBytes = kPieceParts * 4;     // of a packed piece, a word for each part
+inline constexpr int kDepth = 128;                      // of a pipeline stage, and of a scale block
 
 // Copies of pieces of 8 KiB that may be on their way to the peers at one time. One peer:
 // fewer leave NVLink 4 idle, more stand in the network and the operands' loads behind them
@@ -95,12 +98,16 @@ struct FusedArguments {
   CUtensorMap output_at[kMaxWorld];    // bf16 [rows, cols]: the output slot
   CUtensorMap received[kMaxWorld];     // bf16: that peer's partial of the own band, here
   CUtensorMap codes_at[kMaxWorld];     // fp8 wire: e4m3 [rows, cols], the finished rows
-  float* code_scales_at[kMaxWorld];    // fp8 wire: [blocks of cols][code_scale_rows]
+  std::byte* packed_at[kMaxWorld];     // the same place as partials_to's
+  std::byte* packing_heads_at[kMaxWorld];
+  float* code_scales_at[kMaxWorld];            // fp8 wire: [blocks of cols][code_scale_rows]
   std::uint32_t* scatter_flags_at[kMaxWorld];  // [chunks]: this rank's, in that peer's window
   std::uint32_t* gather_flags_at[kMaxWorld];
   Card* card_at[kMaxWorld];
   Status* failure_at[kMaxWorld];
 
+  const std::byte* packed[kMaxWorld];  // the same place as received's
+  const std::byte* packing_heads[kMaxWorld];
   const std::uint32_t* scatter_flags[kMaxWorld];
   const std::uint32_t* gather_flags[kMaxWorld];
   const Card* card[kMaxWorld];
@@ -151,6 +158,7 @@ struct FusedArguments {
   std::int32_t rank, world;
   bool fp8_wire;
   bool copy_engine;
+  bool packs;
 
   // Faults that tests order: see FaultHooks.
   bool skip_transfers, drop_transfers;

@@ -66,7 +66,7 @@ bool run(int world, int devices, const GemmAllReduceOptions& options, bool other
 }
 
 int run_all(int world, int devices, bool other_work, Transport transport) {
-  GemmAllReduceOptions base = exact_options(1300, 272, 128);
+  GemmAllReduceOptions base = exact_options(1300, 320, 128);
   base.deadline = std::chrono::seconds(10);
   engine_for(0, 1, 1);  // says why there is none, where there is none
   for (const auto& options : served_variants(base, world)) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "rowband/engines/cuda/bf16_device.cuh"
+#include "rowband/engines/cuda/packed_device.cuh"
 #include "rowband/engines/cuda/protocol_device.cuh"
 #include "rowband/engines/cuda/quantize_device.cuh"
 #include "rowband/engines/cuda/shared_device.cuh"
@@ -23,11 +24,11 @@ class Multiplier {
         first_row_(group * kGroupRows + warp_ * 16 + lane_ / 4),
         rows_descriptor_(ptx::matrix_descriptor(shared.stages + group * kGroupRows * kDepth)),
         cols_descriptor_(ptx::matrix_descriptor(shared.stages + shared.rows_bytes)),
-        row_scales_(shared.scales + first_row_ * 4),
+        row_scales_(__shfl_sync(0xFFFFFFFFu, shared.scales + first_row_ * 4, lane_)),
         empty_for_(thread_ < 2 ? thread_ : -1) {
-    // Not to be computed anew for every product, least of all from threadIdx, which is slow to
-    // read.
-    asm volatile("" : "+r"(row_scales_), "+r"(empty_for_));
+    // Nor is this, and row_scales_ by its shuffle, to be computed anew for every product, least of
+    // all from threadIdx, which is slow to read.
+    asm volatile("" : "+r"(empty_for_));
   }
 
   __device__ __forceinline__ void run() {
@@ -56,6 +57,7 @@ class Multiplier {
 
   __device__ __forceinline__ void hand_over_tile(const int4& tile) {
     const bool own = tile.z == a_.rank;
+    packs_ = packs(a_, tile.x + group_ * kGroupRows);
     if (fp8 && own) return hand_over_codes(tile.x + first_row_, tile.y);
 #pragma unroll
     for (int side = 0; side < kSenders; ++side) hand_over(side, own, tile.y + side * kPieceCols);
@@ -123,6 +125,8 @@ class Multiplier {
   // The thread's pairs of a piece lie at columns 8i + 2 * (lane % 4) of its row, and 8 rows below.
   struct Piece {
     std::uint32_t pairs[8][2];
+    using All = std::uint32_t[kPackedPairs];
+    __device__ __forceinline__ All& all() { return reinterpret_cast<All&>(pairs); }
   };
 
   // Where the thread's row of matrices 2i, 2i + 1 lies in a piece buffer: ldmatrix and stmatrix
@@ -162,6 +166,11 @@ class Multiplier {
   __device__ __forceinline__ Piece arrived_partial(int side) {
     await_buffer(side);
     Piece piece;
+    if (packs_) {
+      load_packed(packed_part(side), ptx::load_shared_u32(shared_.heads(group_, side) + 4 * warp_),
+                  piece.all());
+      return piece;
+    }
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
       ptx::load_matrices(matrices(side, i), piece.pairs[i][0], piece.pairs[i][1],
@@ -176,6 +185,11 @@ class Multiplier {
       ptx::store_matrices(matrices(side, i), piece.pairs[i][0], piece.pairs[i][1],
                           piece.pairs[i + 1][0], piece.pairs[i + 1][1]);
     }
+  }
+
+  // Where this lane's first unit of the warp's part of a packed piece lies.
+  __device__ __forceinline__ std::uint32_t packed_part(int side) const {
+    return shared_.piece(group_, side) + warp_ * kPlainBytes + lane_ * 16;
   }
 
   // Two partials and nothing else.
@@ -233,10 +247,19 @@ class Multiplier {
   // The left or right piece, whose first column is `col`, into its buffer for the sender.
   __device__ __forceinline__ void hand_over(int side, bool own, int col) {
     Piece piece = own_partial(side);
+    if (packs_ && !own) return hand_over_packed(side, piece);
     const bool partials = own && a_.world > 1;
     if (!partials) await_buffer(side);
     if (partials || (own && a_.bias != nullptr)) reduce(piece, side, col + lane_ % 4 * 2);
     store_piece(side, piece);
+    tell_sender(side);
+  }
+
+  __device__ __forceinline__ void hand_over_packed(int side, Piece& piece) {
+    const std::uint32_t head = packing_head(piece.all());
+    await_buffer(side);
+    store_packed(packed_part(side), head, piece.all());
+    if (lane_ == 0) ptx::store_shared_u32(shared_.heads(group_, side) + 4 * warp_, head);
     tell_sender(side);
   }
 
@@ -399,7 +422,8 @@ class Multiplier {
   const int first_row_;                                    // the thread's; it has 8 below too
   const std::uint64_t rows_descriptor_, cols_descriptor_;  // of the first stage
   std::uint32_t row_scales_;                               // of the first stage: the thread's row's
-  int empty_for_;  // the block whose loader this thread tells of a read stage; or -1
+  int empty_for_;       // the block whose loader this thread tells of a read stage; or -1
+  bool packs_ = false;  // the tile's partials
   Ring ring_;
   Phases ready_;
   float sums_[64];

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <mutex>
 #include <numeric>
+#include <random>
 
 #include "rowband/base/error.h"
 #include "rowband/engines/cuda/random_calls.h"
@@ -41,9 +42,9 @@ std::vector<std::vector<Bf16>> run_group(const RandomGroup& group,
 TEST(CudaNumbers, N01_N08_AccurateAndEqualOnAllRanksAndRepetitions) {
   ROWBAND_NEEDS_GPUS(1);
   for (int world : {1, 2, 3, 8}) {
-    const RandomGroup group(world, 1100, 528, 512, 7 * world);
+    const RandomGroup group(world, 1100, 576, 512, 7 * world);
     const auto want = group.reference(group.bias.data(), 8);
-    for (const auto& options : served_variants(exact_options(1100, 528, 512), world)) {
+    for (const auto& options : served_variants(exact_options(1100, 576, 512), world)) {
       for (int devices = 1; devices <= gpus(); ++devices) {
         if (!has_the_gpus(options, world, devices)) continue;
         const auto results = run_group(group, options, 1100, devices, 5);
@@ -114,22 +115,112 @@ TEST(CudaNumbers, N08_AccurateAtFullSize) {
   }
 }
 
+// Every exponent at every place: values of one warp that lie close together, that just do not, with
+// zeros and subnormals among them, and of any bits.
+TEST(CudaNumbers, PackedValuesComeBackToTheBit) {
+  ROWBAND_NEEDS_GPUS(1);
+  constexpr std::int64_t kValues = 1024;
+  std::mt19937_64 random(11);
+  std::vector<std::uint16_t> values;
+  const auto add_warp = [&](auto exponent) {
+    for (std::int64_t i = 0; i < kValues; ++i) {
+      values.push_back(static_cast<std::uint16_t>((random() & 0x807F) | exponent(i) << 7));
+    }
+  };
+  std::int64_t packed = 0;
+  for (int top = 0; top <= 255; ++top) {
+    const int lowest = std::max(top - 14, 0);  // that fits
+    const auto any = [&](std::int64_t i) {
+      return i == top ? top : lowest + static_cast<int>(random() % (top - lowest + 1));
+    };
+    add_warp(any);
+    add_warp([&](std::int64_t i) { return i % 7 == 3 ? 0 : any(i); });
+    packed += 2;
+    const auto lone = static_cast<std::int64_t>(random() % kValues);
+    if (lone == top) continue;
+    const int below = static_cast<int>(random() % (lowest + 1));
+    add_warp([&](std::int64_t i) { return i == lone ? below : any(i); });
+    add_warp([&](std::int64_t i) {
+      return i == lone ? below : i % 5 == 0 && i != top ? 0 : any(i);
+    });
+    packed += below == 0 || below == lowest || top <= 15 ? 2 : 0;
+  }
+  add_warp([&](std::int64_t) { return static_cast<int>(random() & 0xFF); });
+
+  const auto engine = engine_for(0, 1, 1);
+  const DeviceFindings findings(*engine);
+  const auto count = device_array<unsigned long long>(*engine, 1);
+  const auto pairs = engine->upload(values.data(), values.size() * 2);
+  check_packing(static_cast<const std::uint32_t*>(pairs.get()), std::ssize(values) / kValues,
+                findings.get(), count.get(), nullptr);
+  unsigned long long counted = 0;
+  engine->download(&counted, count.get(), sizeof counted, nullptr);
+  findings.expect_none("packed values", nullptr);
+  EXPECT_EQ(counted, packed);
+}
+
+// Partials that are packed beside others that are not, and rows of zeros.
+TEST(CudaNumbers, PartialsOfAnyExponentsGiveTheUnfusedPathsBits) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (int world : {2, 3, 4}) {
+    for (const auto& options : served_variants(exact_options(1100, 576, 128), world)) {
+      if (options.wire != Wire::kBf16) continue;
+      SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
+      with_gpu_ops(
+          world, gpus(), options, [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+            EXPECT_EQ(op.spec().packs_partials(), options.transport == Transport::kDirect);
+            const TestStream stream(comm);
+            const RandomOperands operands(engine, op.spec(), 60 + 4 * comm.rank(), stream.get());
+            // By blocks of 64 rows: as they are; one row far below the others; one of zeros; every
+            // row for itself.
+            std::vector<float> scales(1100);
+            for (int row = 0; row < 1100; ++row) {
+              const int block = (row / 64 + comm.rank()) % 4, shift = (row * 7 + comm.rank()) % 60;
+              const bool lone = row % 16 == 5;
+              scales[row] = block == 1 && lone   ? 0x1p-30f
+                            : block == 2 && lone ? 0.0f
+                            : block == 3         ? std::ldexp(1.0f, shift - 30)
+                                                 : 1.0f;
+            }
+            const auto on_device = engine.upload(scales.data(), scales.size() * sizeof(float));
+            ActivationView x = operands.x();
+            x.scales = static_cast<const float*>(on_device.get());
+            const UnfusedPath unfused(comm, engine, 1100 * 576);
+            const DeviceFindings found(engine);
+            for (std::int64_t rows : {1100, 64, 640, 129}) {
+              x.rows = rows;
+              const Bf16* want = unfused.run(x, operands.w(), stream);
+              const Output y = op.run(x, operands.w(), nullptr, nullptr, nullptr, stream.get());
+              check_equal(y.data, want, bytes_of(y), found.get(), stream.get());
+              stream.wait();
+              comm.barrier(Deadline::after(std::chrono::seconds(60)));
+            }
+            found.expect_none("against the unfused path", stream.get());
+            EXPECT_EQ(op.poison(), "");
+          });
+    }
+  }
+}
+
 // Rows of full precision: partials are rounded to bf16 and added in rank order on either path.
 TEST(CudaNumbers, TheFusedPathHasTheBitsOfTheUnfusedOne) {
   ROWBAND_NEEDS_GPUS(1);
   for (int world : {2, 3, 4, 8}) {
     std::vector<GemmAllReduceOptions> variants;
-    for (const auto& options : served_variants(exact_options(3000, 1040, 640), world)) {
-      if (options.wire != Wire::kBf16) continue;
-      for (std::int64_t height : kHeights) variants.push_back(in_tiles_of(height, options));
+    for (std::int64_t cols : {1040, 1088}) {
+      for (const auto& options : served_variants(exact_options(3000, cols, 640), world)) {
+        if (options.wire != Wire::kBf16) continue;
+        for (std::int64_t height : kHeights) variants.push_back(in_tiles_of(height, options));
+      }
     }
     for (const auto& options : variants) {
-      SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
+      SCOPED_TRACE("W=" + std::to_string(world) + ", N=" + std::to_string(options.cols) + ", " +
+                   variant_name(options));
       with_gpu_ops(
           world, gpus(), options, [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
             const TestStream stream(comm);
             const RandomOperands operands(engine, op.spec(), 20 + 4 * comm.rank(), stream.get());
-            const UnfusedPath unfused(comm, engine, 3000 * 1040);
+            const UnfusedPath unfused(comm, engine, 3000 * options.cols);
             const DeviceFindings found(engine);
             for (std::int64_t rows : {3000, 1, 129, 1024}) {
               for (const auto& x : {operands.x(rows), operands.x_by_block(rows)}) {
@@ -172,13 +263,13 @@ TEST(CudaNumbers, TheFusedPathIsWithin3e5OfTheCommunicatorsAllReduce) {
 
 TEST(CudaNumbers, N05_ARowsBitsDoNotDependOnMOrOnItsOwner) {
   ROWBAND_NEEDS_GPUS(1);
-  for (const auto& base : served_variants(exact_options(16384, 272, 384), 3)) {
+  for (const auto& base : served_variants(exact_options(16384, 320, 384), 3)) {
     GemmAllReduceOptions options = base;
     SCOPED_TRACE(variant_name(options));
     with_gpu_ops(3, gpus(), options, [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
       const TestStream stream(comm);
       const RandomOperands operands(engine, op.spec(), 8 + 4 * comm.rank(), stream.get());
-      const auto whole = device_array<Bf16>(engine, 16384 * 272);
+      const auto whole = device_array<Bf16>(engine, 16384 * 320);
       const EqualOnAllRanks equal(comm, engine);
       const DeviceFindings found(engine);
       stream.wait();
@@ -192,7 +283,7 @@ TEST(CudaNumbers, N05_ARowsBitsDoNotDependOnMOrOnItsOwner) {
         }
       }
       found.expect_none("rows of calls of another M", stream.get());
-      equal.expect({whole.get(), 16384, 272}, stream);
+      equal.expect({whole.get(), 16384, 320}, stream);
     });
   }
 }

@@ -26,6 +26,11 @@ class CudaPlanner final : public EnginePlanner {
     // the partials are mostly there.
     if (between(spec.transport, spec.wire)) spec.own_lag = clusters_;
     spec.block_major_scales = true;
+    if (spec.transport == Transport::kDirect && spec.cols % kPackedBlock == 0 &&
+        waits_for_link(spec)) {
+      static_assert(kPackedBlock == kPieceRows && kPackedBlock == kPieceCols);
+      spec.packing_head_bytes = kHeadsBytes;
+    }
     return spec;
   }
 
@@ -66,6 +71,18 @@ class CudaPlanner final : public EnginePlanner {
   }
 
  private:
+  // Whether a large call's bytes take well longer than its products, to which packing adds a tenth.
+  static bool waits_for_link(const PlanSpec& spec) {
+    constexpr double kClearly = 1.25;
+    const TileCost& cost = spec.cost;
+    const auto blocks = static_cast<double>(scale_blocks(spec.depth));
+    const double products = (cost.tile_us + blocks * cost.block_us.back()) / cost.workers;
+    const auto values = static_cast<double>(spec.tile_rows * spec.tile_cols);
+    const double bytes = sizeof(Bf16) + (spec.wire == Wire::kFp8 ? sizeof(E4m3) : sizeof(Bf16));
+    const double sent = values * bytes * (spec.world - 1) / spec.world;
+    return sent / cost.link_bytes_per_us > kClearly * products;
+  }
+
   static bool between(Transport transport, Wire wire) {
     return transport == Transport::kDirect && wire == Wire::kFp8;
   }

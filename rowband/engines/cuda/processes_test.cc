@@ -39,13 +39,13 @@ std::shared_ptr<Engine> engine_on(int device, int device_ranks = 1) {
 }
 
 GemmAllReduceOptions quick_options() {
-  GemmAllReduceOptions options = exact_options(1300, 272, 128);
+  GemmAllReduceOptions options = exact_options(1300, 320, 128);
   options.deadline = 20s;
   return options;
 }
 
 void run_calls(Communicator& comm, Engine& engine, GemmAllReduce& op, int calls) {
-  const OnDevice<ExactWeight> w(engine, ExactWeight(272, 128));
+  const OnDevice<ExactWeight> w(engine, ExactWeight(320, 128));
   constexpr std::int64_t kRows[] = {1300, 1, 300, 0, 257};
   for (int call = 1; call <= calls; ++call) {
     run_exact_on_gpu(comm, engine, op, w, kRows[call % 5], call);
@@ -213,7 +213,7 @@ void expect_a_killed_peer_named(bool inside_a_call) {
     options.deadline = 2s;
     auto op = GemmAllReduce::create(*comm, engine, options);
     run_calls(*comm, *engine, *op, 5);
-    const OnDevice<ExactWeight> w(*engine, ExactWeight(272, 128));
+    const OnDevice<ExactWeight> w(*engine, ExactWeight(320, 128));
     const OnDevice<ExactActivations> x(*engine, ExactActivations(1300, 128, callbacks.rank, 6));
     comm->barrier(soon());
     if (callbacks.rank == 1) {
@@ -247,7 +247,7 @@ TEST(CudaProcesses, L05_TwoOpsInOneProcessTakeTurnsOnOneWindowEach) {
     const auto engine = engine_on(callbacks.rank);
     const auto one = GemmAllReduce::create(*comm, engine, quick_options());
     const auto two = GemmAllReduce::create(*comm, engine, quick_options());
-    const OnDevice<ExactWeight> w(*engine, ExactWeight(272, 128));
+    const OnDevice<ExactWeight> w(*engine, ExactWeight(320, 128));
     for (int call = 1; call <= 300; ++call) {
       run_exact_on_gpu(*comm, *engine, call % 2 == 0 ? *one : *two, w, 1 + call % 700, call);
     }

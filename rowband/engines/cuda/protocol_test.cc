@@ -32,7 +32,7 @@ TEST(CudaProtocol, R01_TenThousandCallsOfAlternatingShapesBackToBack) {
   ROWBAND_NEEDS_GPUS(1);
   for (const auto& [world, devices] : ranks()) {
     int calls_left = 10000;  // of the first variant; a fifth of the others
-    for (const auto& options : served_variants(exact_options(1300, 272, 128), world)) {
+    for (const auto& options : served_variants(exact_options(1300, 320, 128), world)) {
       SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
       with_gpu_ops(world, devices, options,
                    [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
@@ -111,7 +111,7 @@ TEST(CudaProtocol, R06_OpsRebuiltWithOtherCapacitiesAfterUnlikeHistories) {
 TEST(CudaProtocol, R08_R13_LateBytesAreWaitedFor) {
   ROWBAND_NEEDS_GPUS(1);
   for (const auto& [world, devices] : ranks()) {
-    for (auto options : served_variants(exact_options(4096, 272, 128), world)) {
+    for (auto options : served_variants(exact_options(4096, 320, 128), world)) {
       auto faults = std::make_shared<FaultHooks>();
       faults->jitter = 100us;
       faults->tile_rows = kHeights[world % 3];
@@ -154,7 +154,7 @@ TEST(CudaProtocol, PiecesThatWaitForTheirPlaceOnTheLink) {
 TEST(CudaProtocol, R10_TheCallNumberPasses32Bits) {
   ROWBAND_NEEDS_GPUS(1);
   for (std::int64_t wrap : {std::int64_t{1} << 31, std::int64_t{1} << 32, std::int64_t{1} << 33}) {
-    for (auto options : served_variants(exact_options(600, 272, 128), 3)) {
+    for (auto options : served_variants(exact_options(600, 320, 128), 3)) {
       auto faults = std::make_shared<FaultHooks>();
       faults->first_call = wrap - 12;  // construction makes some calls
       faults->pieces_on_link = 3;      // their count wraps, too
@@ -175,9 +175,9 @@ TEST(CudaProtocol, R10_TheCallNumberPasses32Bits) {
 TEST(CudaProtocol, R11_AnAliasedOutputIsRefusedInWords) {
   ROWBAND_NEEDS_GPUS(1);
   for (int world : {2, 3, 4}) {
-    with_gpu_ops(world, gpus(), exact_options(300, 272, 384),
+    with_gpu_ops(world, gpus(), exact_options(300, 320, 384),
                  [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-                   const auto out = device_array<Bf16>(engine, 300 * 272);
+                   const auto out = device_array<Bf16>(engine, 300 * 320);
                    const ExactCalls calls(comm, engine, op);
                    auto* earlier = const_cast<Bf16*>(calls.queue(300, 1).data);
                    auto* x = reinterpret_cast<Bf16*>(const_cast<E4m3*>(calls.x(300).codes));
@@ -197,9 +197,9 @@ TEST(CudaProtocol, R11_AnAliasedOutputIsRefusedInWords) {
 TEST(CudaProtocol, R12_OtherCollectivesAndTheEnginesOtherWorkInBetweenUnderSkew) {
   ROWBAND_NEEDS_GPUS(1);
   for (const auto& [world, devices] : ranks()) {
-    with_gpu_ops(world, devices, exact_options(600, 272, 128),
+    with_gpu_ops(world, devices, exact_options(600, 320, 128),
                  [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-                   const auto partial = device_array<Bf16>(engine, 600 * 272);
+                   const auto partial = device_array<Bf16>(engine, 600 * 320);
                    const auto values = device_array<Bf16>(engine, 600 * 128);
                    const auto codes = device_array<E4m3>(engine, 600 * 128);
                    const auto scales = device_array<float>(engine, 600);
@@ -232,7 +232,7 @@ TEST(CudaProtocol, R12_OtherCollectivesAndTheEnginesOtherWorkInBetweenUnderSkew)
 TEST(CudaProtocol, ADelayedRankChangesNothing) {
   ROWBAND_NEEDS_GPUS(1);
   for (const auto& [world, devices] : ranks()) {
-    with_gpu_ops(world, devices, exact_options(800, 272, 128),
+    with_gpu_ops(world, devices, exact_options(800, 320, 128),
                  [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
                    const ExactCalls calls(comm, engine, op);
                    std::minstd_rand random(comm.rank() + 1);

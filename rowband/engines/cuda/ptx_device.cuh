@@ -259,12 +259,27 @@ __device__ __forceinline__ uint4 load_shared(std::uint32_t from) {
   return v;
 }
 
+__device__ __forceinline__ void store_shared(std::uint32_t to, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
+               : "memory");
+}
+
 __device__ __forceinline__ void store_shared_word(std::uint32_t to, std::uint64_t v) {
   asm volatile("st.shared.u64 [%0], %1;" ::"r"(to), "l"(v) : "memory");
 }
 __device__ __forceinline__ std::uint64_t load_shared_word(std::uint32_t from) {
   std::uint64_t v;
   asm volatile("ld.shared.u64 %0, [%1];" : "=l"(v) : "r"(from) : "memory");
+  return v;
+}
+
+__device__ __forceinline__ void store_shared_u32(std::uint32_t to, std::uint32_t v) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
+}
+__device__ __forceinline__ std::uint32_t load_shared_u32(std::uint32_t from) {
+  std::uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
   return v;
 }
 

@@ -2,6 +2,7 @@
 // last.
 #pragma once
 
+#include "rowband/engines/cuda/packed_device.cuh"
 #include "rowband/engines/cuda/protocol_device.cuh"
 #include "rowband/engines/cuda/shared_device.cuh"
 
@@ -97,11 +98,13 @@ class Sender {
   // Where a tile's pieces of this side belong.
   struct Errand {
     int band, chunk;
-    int row, row_in_band, col;
+    int row, col;
   };
   __device__ Errand errand_of(const int4& tile) const {
-    const int band_begin = a_.order.rows_of(a_.order.band_tiles(tile.z)).begin;
-    return {tile.z, tile.w, tile.x, tile.x - band_begin, tile.y + side_ * kPieceCols};
+    return {tile.z, tile.w, tile.x, tile.y + side_ * kPieceCols};
+  }
+  __device__ int row_in_band(const Errand& to) const {
+    return to.row - a_.order.rows_of(a_.order.band_tiles(to.band)).begin;
   }
 
   __device__ bool needs_partials(const Errand& to) const {
@@ -110,7 +113,7 @@ class Sender {
 
   // By the whole warp.
   __device__ void await_partials(int chunk) {
-    if (chunk <= arrived_) return;
+    if (chunk <= __shfl_sync(0xFFFFFFFFu, arrived_, 0)) return;
     if (lane_ < a_.world && lane_ != a_.rank) {
       await(a_, a_.scatter_flags[lane_] + chunk, epoch_, kScatterLeg, lane_, chunk);
     }
@@ -121,12 +124,12 @@ class Sender {
 
   // Whether they are all here, by the first lane, which waits for nothing.
   __device__ bool have_partials(int chunk) {
-    if (chunk <= seen_) return true;
+    if (chunk <= arrived_) return true;
     for (int peer = first_peer(); peer < a_.world; peer = peer_after(peer)) {
       if (ptx::load_acquire_system(a_.scatter_flags[peer] + chunk) != epoch_) return false;
     }
     ptx::fence_async_global();
-    seen_ = chunk;
+    arrived_ = chunk;
     return true;
   }
 
@@ -181,9 +184,21 @@ class Sender {
 
   __device__ void bring_partial(const Errand& to, int group, int peer) {
     const std::uint32_t arrived = shared_.buffer_ready(group, side_);
+    if (packs(a_, to.row + group * kGroupRows)) {
+      if (to.col >= a_.order.cols) return ptx::barrier_arrive(arrived);
+      const int place = packed_place(to, group);
+      ptx::barrier_expect(arrived, kPieceBytes + kHeadsBytes);
+      ptx::bulk_load(shared_.piece(group, side_),
+                     a_.packed[peer] + static_cast<std::int64_t>(place) * kPieceBytes, kPieceBytes,
+                     arrived);
+      ptx::bulk_load(shared_.heads(group, side_),
+                     a_.packing_heads[peer] + static_cast<std::int64_t>(place) * kHeadsBytes,
+                     kHeadsBytes, arrived);
+      return;
+    }
     ptx::barrier_expect(arrived, kPieceBytes);
     ptx::tensor_load(shared_.piece(group, side_), &a_.received[peer], to.col,
-                     to.row_in_band + group * kGroupRows, arrived);
+                     row_in_band(to) + group * kGroupRows, arrived);
   }
 
   // Each once the group has read the one before.
@@ -205,9 +220,34 @@ class Sender {
       for (int step = 0; step <= copies_to_peers(to); ++step) {  // this rank's own first
         ptx::tensor_store(&a_.output_at[(a_.rank + step) % a_.world], from, to.col, to.row + below);
       }
-    } else if (moves_bytes(to.chunk)) {
-      ptx::tensor_store(&a_.partials_to[to.band], from, to.col, to.row_in_band + below);
+    } else if (!moves_bytes(to.chunk)) {
+      return;
+    } else if (packs(a_, to.row + below)) {
+      send_packed(to, group);
+    } else {
+      ptx::tensor_store(&a_.partials_to[to.band], from, to.col, row_in_band(to) + below);
     }
+  }
+
+  // Which of the packed pieces of a band it is.
+  __device__ int packed_place(const Errand& to, int group) const {
+    return (row_in_band(to) / kPieceRows + group) * (a_.order.cols / kPieceCols) +
+           to.col / kPieceCols;
+  }
+
+  __device__ void send_packed(const Errand& to, int group) {
+    if (to.col >= a_.order.cols) return;
+    const int place = packed_place(to, group);
+    std::byte* at = a_.packed_at[to.band] + static_cast<std::int64_t>(place) * kPieceBytes;
+    const std::uint32_t from = shared_.piece(group, side_), heads = shared_.heads(group, side_);
+#pragma unroll 1
+    for (int part = 0; part < kPieceParts; ++part) {
+      const std::uint32_t head = ptx::load_shared_u32(heads + 4 * part);
+      ptx::bulk_store(at + part * kPlainBytes, from + part * kPlainBytes,
+                      (head & kHeadPlain) != 0 ? kPlainBytes : kPackedBytes);
+    }
+    ptx::bulk_store(a_.packing_heads_at[to.band] + static_cast<std::int64_t>(place) * kHeadsBytes,
+                    heads, kHeadsBytes);
   }
 
   __device__ void send_codes(const Errand& to, int group) {
@@ -245,8 +285,8 @@ class Sender {
   __device__ void hesitate() const {
     if (a_.jitter_ns == 0) return;
     const std::uint64_t begin = ptx::clock_ns();
-    const std::uint64_t mixed =
-        (begin + blockIdx.x * 977 + threadIdx.x) * 0x9E3779B97F4A7C15u >> 32;
+    // The cycle counter is each SM's own.
+    const std::uint64_t mixed = static_cast<std::uint64_t>(clock64()) * 0x9E3779B97F4A7C15u >> 32;
     while (ptx::clock_ns() - begin < mixed % a_.jitter_ns) __nanosleep(100);
   }
 
@@ -260,10 +300,9 @@ class Sender {
   const Tally& tally_;
   LinkPlaces link_;
   Phases written_;
-  int arrived_ = -1, seen_ = -1;  // the last own chunk whose partials are here: to the warp's
-                                  // knowledge, to the first lane's
-  std::uint32_t ready_ = 0;       // first lane: a bit for each group with its buffer for this tile
-  std::uint32_t parts_ = 0;       // of a chunk, written since it was last told of
+  int arrived_ = -1;         // first lane: the last own chunk whose partials are here
+  std::uint32_t ready_ = 0;  // first lane: a bit for each group with its buffer for this tile
+  std::uint32_t parts_ = 0;  // of a chunk, written since it was last told of
   bool alive_ = true;
 };
 

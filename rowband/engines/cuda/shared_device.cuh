@@ -22,8 +22,7 @@ constexpr int kStageScaleBytes = (kStageScales * 4 + 15) / 16 * 16;
 
 constexpr int kGroupThreads = 128;
 constexpr int kThreads = (kGroups + 1) * kGroupThreads;
-constexpr int kSenders = 2;                        // one for the left pieces, one for the right
-constexpr int kPieceCols = kBlockCols / kSenders;  // a piece: 64 rows of 128 bytes
+constexpr int kSenders = kBlockCols / kPieceCols;  // one for the left pieces, one for the right
 constexpr int kPieceBytes = kPieceRows * kPieceCols * 2;
 constexpr int kPieces = kGroups * kSenders;  // a whole tile may be on its way out
 // From the tile that a sender is still to read of to the one that is told: the sender one behind
@@ -31,24 +30,26 @@ constexpr int kPieces = kGroups * kSenders;  // a whole tile may be on its way o
 // what is told; and one for lanes of a sender that read later than its first.
 constexpr int kTileSlots = 16;
 constexpr int kCodeScaleBytes = kGroupRows * 4;  // fp8 wire: of a group's rows
-static_assert(kGroupRows == kPieceRows && kPieceCols * 2 == 128);
+static_assert(kGroupRows == kPieceRows && kPieceCols * 2 == 128 &&
+              kPieceParts * 32 == kGroupThreads);
 
-constexpr int kSharedBytes = kStagesBytes + kPieces * kPieceBytes + kMostStages * kStageScaleBytes +
-                             kGroups * kCodeScaleBytes + (16 + 8) * kTileSlots +
-                             8 * (2 * kMostStages + 2 * kPieces + 1);
+constexpr int kSharedBytes = kStagesBytes + kPieces * (kPieceBytes + kHeadsBytes) +
+                             kMostStages * kStageScaleBytes + kGroups * kCodeScaleBytes +
+                             (16 + 8) * kTileSlots + 8 * (2 * kMostStages + 2 * kPieces + 1);
 static_assert(kMostStages + 4 <= kTileSlots && kSharedBytes <= 227 * 1024);
 
 struct Shared {
   // Shared-memory addresses.
-  std::uint32_t stages, pieces, scales, code_scales, tiles, known, full, empty, ready, written,
-      last_event;
+  std::uint32_t stages, pieces, scales, code_scales, packing_heads, tiles, known, full, empty,
+      ready, written, last_event;
   int stage_count, stage_bytes, rows_bytes;  // of this call's tiles; in a stage the rows come first
   __device__ Shared(std::uint32_t base, int groups)  // aligned to 1024
       : stages(base),
         pieces(stages + kStagesBytes),
         scales(pieces + kPieces * kPieceBytes),
         code_scales(scales + kMostStages * kStageScaleBytes),
-        tiles(code_scales + kGroups * kCodeScaleBytes),
+        packing_heads(code_scales + kGroups * kCodeScaleBytes),
+        tiles(packing_heads + kPieces * kHeadsBytes),
         known(tiles + 16 * kTileSlots),
         full(known + 8 * kTileSlots),
         empty(full + 8 * kMostStages),
@@ -76,6 +77,10 @@ struct Shared {
   // A group's buffer for its tiles' left (0) or right (1) piece.
   __device__ std::uint32_t piece(int group, int side) const {
     return pieces + (group * kSenders + side) * kPieceBytes;
+  }
+  // What tells the parts of a packed piece in that buffer.
+  __device__ std::uint32_t heads(int group, int side) const {
+    return packing_heads + (group * kSenders + side) * kHeadsBytes;
   }
   // The sender's word that the buffer is free, or holds a peer's partial.
   __device__ std::uint32_t buffer_ready(int group, int side) const {
@@ -140,6 +145,10 @@ struct Phases {
 
 // That multiply in this call; the others have no part of its tiles.
 __device__ int groups(const FusedArguments& a) { return a.order.tile_rows / kGroupRows; }
+// Whether the partials of the piece that begins at this row of the output travel packed.
+__device__ bool packs(const FusedArguments& a, int row) {
+  return a.packs && row + kPieceRows <= a.order.rows;
+}
 __device__ int clusters() { return static_cast<int>(gridDim.x / 2); }
 
 }  // namespace

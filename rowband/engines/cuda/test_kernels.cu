@@ -4,6 +4,7 @@
 
 #include "rowband/base/cuda/launch_check.h"
 #include "rowband/engines/cuda/bf16_device.cuh"
+#include "rowband/engines/cuda/packed_device.cuh"
 #include "rowband/engines/cuda/quantize_device.cuh"
 #include "rowband/testing/exact_values.h"
 
@@ -108,6 +109,41 @@ __global__ void check_sums_of_two_kernel(Findings* findings) {
   }
 }
 
+__global__ void check_packing_kernel(const std::uint32_t* pairs, std::int64_t warps,
+                                     Findings* findings, unsigned long long* packed) {
+  __shared__ alignas(16) char raw[kThreads / 32 * kPlainBytes];
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const std::uint32_t at = ptx::shared_address(raw) + warp * kPlainBytes + lane * 16;
+  constexpr std::int64_t kWarps = kThreads / 32;
+  for (std::int64_t i = blockIdx.x * kWarps + warp; i < warps; i += gridDim.x * kWarps) {
+    std::uint32_t want[kPackedPairs], got[kPackedPairs];
+    unsigned most = 0, least = 0xFF;
+    for (int j = 0; j < kPackedPairs; ++j) {
+      want[j] = pairs[(i * kPackedPairs + j) * 32 + lane];
+      for (int half : {7, 23}) {
+        const unsigned exponent = want[j] >> half & 0xFF;
+        most = max(most, exponent);
+        if (exponent > 0) least = min(least, exponent);
+      }
+    }
+    most = __reduce_max_sync(0xFFFFFFFFu, most);
+    least = __reduce_min_sync(0xFFFFFFFFu, least);
+    const bool packs = most <= 15 || least + 15 > most;
+    const std::uint32_t head = packing_head(want);
+    if (((head & kHeadPlain) == 0) != packs) report(findings, 0, i * 1024, head, packs);
+    __syncwarp();
+    store_packed(at, head, want);
+    __syncwarp();
+    load_packed(at, head, got);
+    for (int j = 0; j < kPackedPairs; ++j) {
+      if (got[j] != want[j]) {
+        report(findings, 1, (i * kPackedPairs + j) * 32 + lane, got[j], want[j]);
+      }
+    }
+    if (lane == 0 && packs) atomicAdd(packed, 1ull);
+  }
+}
+
 __global__ void check_equal_kernel(const std::uint8_t* a, const std::uint8_t* b, std::int64_t bytes,
                                    Findings* findings) {
   ROWBAND_FOR_EACH(i, bytes) {
@@ -146,6 +182,7 @@ void load_test_kernels() {
                              reinterpret_cast<const void*>(&add_partials_kernel),
                              reinterpret_cast<const void*>(&check_ordinary_codes_kernel),
                              reinterpret_cast<const void*>(&check_sums_of_two_kernel),
+                             reinterpret_cast<const void*>(&check_packing_kernel),
                              reinterpret_cast<const void*>(&check_equal_kernel),
                              reinterpret_cast<const void*>(&check_bytes_kernel),
                              reinterpret_cast<const void*>(&add_digest_kernel)}) {
@@ -193,6 +230,13 @@ void check_ordinary_codes(float amax, Findings* findings, cudaStream_t stream) {
 void check_sums_of_two(Findings* findings, cudaStream_t stream) {
   check_sums_of_two_kernel<<<blocks_for(std::int64_t{1} << 31), kThreads, 0, stream>>>(findings);
   check(cudaGetLastError(), "comparing sums");
+}
+
+void check_packing(const std::uint32_t* pairs, std::int64_t warps, Findings* findings,
+                   unsigned long long* packed, cudaStream_t stream) {
+  check_packing_kernel<<<blocks_for(warps * 32), kThreads, 0, stream>>>(pairs, warps, findings,
+                                                                        packed);
+  check(cudaGetLastError(), "comparing packed values");
 }
 
 void check_equal(const void* a, const void* b, std::size_t bytes, Findings* findings,

@@ -42,6 +42,12 @@ void check_ordinary_codes(float amax, Findings* findings, cudaStream_t stream);
 // Of all pairs of bf16: sum_of_two against the sum in fp32, rounded.
 void check_sums_of_two(Findings* findings, cudaStream_t stream);
 
+// Of `warps` times 1024 bf16 values, a warp's each: packed and unpacked against themselves, and
+// whether they were packed exactly if their exponents, but those of zeros and subnormals, lie
+// within 15 or reach no higher than 15. Counts the packed ones in *packed.
+void check_packing(const std::uint32_t* pairs, std::int64_t warps, Findings* findings,
+                   unsigned long long* packed, cudaStream_t stream);
+
 // Bytes that differ, and bytes that are not `value`.
 void check_equal(const void* a, const void* b, std::size_t bytes, Findings* findings,
                  cudaStream_t stream);
