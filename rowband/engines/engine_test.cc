@@ -86,7 +86,7 @@ TEST(Engines, TheCudaPlannerTakesTheTileHeightsThatMeasuredFastest) {
   };
   EXPECT_EQ(picked(128, 2048, Wire::kBf16, 2), 64);
   EXPECT_EQ(picked(2048, 2048, Wire::kBf16, 2), 64);
-  EXPECT_EQ(picked(16384, 2048, Wire::kBf16, 2), 192);
+  EXPECT_EQ(picked(16384, 2048, Wire::kBf16, 2), 128);
   EXPECT_EQ(picked(128, 2048, Wire::kFp8, 2), 64);
   EXPECT_EQ(picked(256, 2048, Wire::kFp8, 2), 128);
   EXPECT_EQ(picked(2048, 2048, Wire::kFp8, 2), 128);
@@ -108,10 +108,10 @@ TEST(Engines, TheCudaPlannerPacksPartialsWhereTheLinkIsWhatCallsWaitFor) {
     return spec;
   };
   EXPECT_TRUE(packs(slower));
-  EXPECT_TRUE(packs(with([](PlanSpec& s) { s.wire = Wire::kFp8; })));
+  EXPECT_TRUE(packs(with([](PlanSpec& s) { s.depth = 1024, s.wire = Wire::kFp8; })));
   EXPECT_TRUE(packs(with([](PlanSpec& s) { s.world = 8; })));
   EXPECT_FALSE(packs(with([](PlanSpec& s) { s.depth = 4096; })));
-  EXPECT_FALSE(packs(with([](PlanSpec& s) { s.depth = 3072, s.wire = Wire::kFp8; })));
+  EXPECT_FALSE(packs(with([](PlanSpec& s) { s.wire = Wire::kFp8; })));
   EXPECT_FALSE(packs(with([](PlanSpec& s) { s.transport = Transport::kCopyEngine; })));
   EXPECT_FALSE(packs(with([](PlanSpec& s) { s.cols = 7176; })));
   EXPECT_FALSE(packs(with([](PlanSpec& s) { s.world = 1; })));
@@ -139,10 +139,10 @@ TEST(Engines, APlanNeedsNoHardware) {
   EXPECT_EQ(cuda->best_chunks(Transport::kDirect, Wire::kBf16), 2);
   EXPECT_EQ(cuda->best_chunks(Transport::kDirect, Wire::kFp8), 8);
   EXPECT_EQ(cuda->best_chunks(Transport::kCopyEngine, Wire::kBf16), 4);
-  // One band of partials, of 43 tiles of 192 rows, and two slots of results; control words beside,
+  // One band of partials, half of the rows, and two slots of results; control words beside,
   // and a 512th of the partials to tell how they are packed.
-  const std::int64_t rows_bytes = 7168 * 2, rows = 43 * 192 + 2 * 16384;
-  const std::int64_t heads = 43 * 192 * rows_bytes / 512;
+  const std::int64_t rows_bytes = 7168 * 2, rows = 8192 + 2 * 16384;
+  const std::int64_t heads = 8192 * rows_bytes / 512;
   EXPECT_GT(cuda->window_bytes(spec), rows * rows_bytes + heads);
   EXPECT_LT(cuda->window_bytes(spec), rows * rows_bytes + heads + 16384);
   EXPECT_EQ(

@@ -98,7 +98,9 @@ struct FusedArguments {
   CUtensorMap output_at[kMaxWorld];    // bf16 [rows, cols]: the output slot
   CUtensorMap received[kMaxWorld];     // bf16: that peer's partial of the own band, here
   CUtensorMap codes_at[kMaxWorld];     // fp8 wire: e4m3 [rows, cols], the finished rows
-  std::byte* packed_at[kMaxWorld];     // the same place as partials_to's
+  // Packed partials: by blocks of a piece, row by row of blocks, where partials_to's lie; and each
+  // block's heads.
+  std::byte* packed_at[kMaxWorld];
   std::byte* packing_heads_at[kMaxWorld];
   float* code_scales_at[kMaxWorld];            // fp8 wire: [blocks of cols][code_scale_rows]
   std::uint32_t* scatter_flags_at[kMaxWorld];  // [chunks]: this rank's, in that peer's window
@@ -106,7 +108,7 @@ struct FusedArguments {
   Card* card_at[kMaxWorld];
   Status* failure_at[kMaxWorld];
 
-  const std::byte* packed[kMaxWorld];  // the same place as received's
+  const std::byte* packed[kMaxWorld];  // those that have come
   const std::byte* packing_heads[kMaxWorld];
   const std::uint32_t* scatter_flags[kMaxWorld];
   const std::uint32_t* gather_flags[kMaxWorld];
@@ -158,7 +160,7 @@ struct FusedArguments {
   std::int32_t rank, world;
   bool fp8_wire;
   bool copy_engine;
-  bool packs;
+  bool packs;  // partials, where whole pieces of them travel
 
   // Faults that tests order: see FaultHooks.
   bool skip_transfers, drop_transfers;

@@ -26,8 +26,8 @@ class Multiplier {
         cols_descriptor_(ptx::matrix_descriptor(shared.stages + shared.rows_bytes)),
         row_scales_(__shfl_sync(0xFFFFFFFFu, shared.scales + first_row_ * 4, lane_)),
         empty_for_(thread_ < 2 ? thread_ : -1) {
-    // Nor is this, and row_scales_ by its shuffle, to be computed anew for every product, least of
-    // all from threadIdx, which is slow to read.
+    // Neither this nor row_scales_, which its shuffle keeps the assembler from, is to be computed
+    // anew for every product, least of all from threadIdx, which is slow to read.
     asm volatile("" : "+r"(empty_for_));
   }
 
@@ -57,7 +57,10 @@ class Multiplier {
 
   __device__ __forceinline__ void hand_over_tile(const int4& tile) {
     const bool own = tile.z == a_.rank;
-    packs_ = packs(a_, tile.x + group_ * kGroupRows);
+#pragma unroll
+    for (int side = 0; side < kSenders; ++side) {
+      packs_[side] = packs(a_, tile.x + group_ * kGroupRows, tile.y + side * kPieceCols);
+    }
     if (fp8 && own) return hand_over_codes(tile.x + first_row_, tile.y);
 #pragma unroll
     for (int side = 0; side < kSenders; ++side) hand_over(side, own, tile.y + side * kPieceCols);
@@ -125,7 +128,7 @@ class Multiplier {
   // The thread's pairs of a piece lie at columns 8i + 2 * (lane % 4) of its row, and 8 rows below.
   struct Piece {
     std::uint32_t pairs[8][2];
-    using All = std::uint32_t[kPackedPairs];
+    using All = std::uint32_t[kPackedPairs];  // in a row
     __device__ __forceinline__ All& all() { return reinterpret_cast<All&>(pairs); }
   };
 
@@ -166,7 +169,7 @@ class Multiplier {
   __device__ __forceinline__ Piece arrived_partial(int side) {
     await_buffer(side);
     Piece piece;
-    if (packs_) {
+    if (packs_[side]) {
       load_packed(packed_part(side), ptx::load_shared_u32(shared_.heads(group_, side) + 4 * warp_),
                   piece.all());
       return piece;
@@ -247,7 +250,7 @@ class Multiplier {
   // The left or right piece, whose first column is `col`, into its buffer for the sender.
   __device__ __forceinline__ void hand_over(int side, bool own, int col) {
     Piece piece = own_partial(side);
-    if (packs_ && !own) return hand_over_packed(side, piece);
+    if (packs_[side] && !own) return hand_over_packed(side, piece);
     const bool partials = own && a_.world > 1;
     if (!partials) await_buffer(side);
     if (partials || (own && a_.bias != nullptr)) reduce(piece, side, col + lane_ % 4 * 2);
@@ -422,8 +425,8 @@ class Multiplier {
   const int first_row_;                                    // the thread's; it has 8 below too
   const std::uint64_t rows_descriptor_, cols_descriptor_;  // of the first stage
   std::uint32_t row_scales_;                               // of the first stage: the thread's row's
-  int empty_for_;       // the block whose loader this thread tells of a read stage; or -1
-  bool packs_ = false;  // the tile's partials
+  int empty_for_;              // the block whose loader this thread tells of a read stage; or -1
+  bool packs_[kSenders] = {};  // the tile's partials, by side
   Ring ring_;
   Phases ready_;
   float sums_[64];

@@ -184,8 +184,7 @@ class Sender {
 
   __device__ void bring_partial(const Errand& to, int group, int peer) {
     const std::uint32_t arrived = shared_.buffer_ready(group, side_);
-    if (packs(a_, to.row + group * kGroupRows)) {
-      if (to.col >= a_.order.cols) return ptx::barrier_arrive(arrived);
+    if (packs(a_, to.row + group * kGroupRows, to.col)) {
       const int place = packed_place(to, group);
       ptx::barrier_expect(arrived, kPieceBytes + kHeadsBytes);
       ptx::bulk_load(shared_.piece(group, side_),
@@ -222,21 +221,21 @@ class Sender {
       }
     } else if (!moves_bytes(to.chunk)) {
       return;
-    } else if (packs(a_, to.row + below)) {
+    } else if (packs(a_, to.row + below, to.col)) {
       send_packed(to, group);
     } else {
       ptx::tensor_store(&a_.partials_to[to.band], from, to.col, row_in_band(to) + below);
     }
   }
 
-  // Which of the packed pieces of a band it is.
+  // Which piece of its band it is, row by row.
   __device__ int packed_place(const Errand& to, int group) const {
     return (row_in_band(to) / kPieceRows + group) * (a_.order.cols / kPieceCols) +
            to.col / kPieceCols;
   }
 
+  // What each warp packed in its quarter of the buffer, into its quarter at the peer.
   __device__ void send_packed(const Errand& to, int group) {
-    if (to.col >= a_.order.cols) return;
     const int place = packed_place(to, group);
     std::byte* at = a_.packed_at[to.band] + static_cast<std::int64_t>(place) * kPieceBytes;
     const std::uint32_t from = shared_.piece(group, side_), heads = shared_.heads(group, side_);
