@@ -34,7 +34,7 @@ inline std::vector<Bf16> exact_bf16(std::int64_t rows, std::int64_t depth, int r
                                     std::int64_t call) {
   std::vector<Bf16> x(static_cast<std::size_t>(rows * depth));
   for (std::int64_t i = 0; i < rows * depth; ++i) {
-    x[i] = to_bf16(static_cast<float>(exact_x(rank, i / depth, call)));
+    x[i] = to_bf16(exact_x(rank, i / depth, call));
   }
   return x;
 }

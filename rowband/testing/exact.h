@@ -1,4 +1,4 @@
-// Fused calls with answers known to the bit: small integers that depend on rank, row and call.
+// Fused calls with answers known to the bit, which depend on rank, row and call.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -42,8 +42,7 @@ struct ExactActivations {
   ExactActivations(std::int64_t m, std::int64_t k, int rank, std::int64_t call)
       : rows(m), depth(k), codes(m * k), scales(m * scale_blocks(k), 1.0f) {
     for (std::int64_t row = 0; row < m; ++row) {
-      std::fill_n(codes.begin() + row * k, k,
-                  to_e4m3(static_cast<float>(exact_x(rank, row, call))));
+      std::fill_n(codes.begin() + row * k, k, to_e4m3(exact_x(rank, row, call)));
     }
   }
   ActivationView view() const {
@@ -56,10 +55,10 @@ inline std::string exact_difference(const Output& y, std::int64_t rows, std::int
                                     int world, std::int64_t call) {
   if (y.rows != rows) return "rows " + std::to_string(y.rows) + " for M=" + std::to_string(rows);
   for (std::int64_t row = 0; row < rows; ++row) {
-    int sum = 0;
+    float sum = 0;
     for (int rank = 0; rank < world; ++rank) sum += exact_x(rank, row, call);
     for (std::int64_t col = 0; col < y.cols; ++col) {
-      const float want = static_cast<float>(sum * depth * exact_w(col));
+      const float want = sum * static_cast<float>(depth * exact_w(col));
       const float got = to_float(y.data[row * y.cols + col]);
       if (got != want) {
         return "row " + std::to_string(row) + " col " + std::to_string(col) + " is " +

@@ -38,8 +38,9 @@ __device__ void report(Findings* findings, std::int64_t call, std::int64_t index
 __global__ void fill_exact_kernel(std::uint32_t* codes, std::int64_t rows, std::int64_t row_words,
                                   int rank, std::int64_t call) {
   ROWBAND_FOR_EACH(i, rows * row_words) {
-    constexpr std::uint32_t kCodes[4] = {0, 0x38383838, 0x40404040, 0x44444444};  // e4m3: 1, 2, 3
-    codes[i] = kCodes[exact_x(rank, i / row_words, call)];
+    constexpr std::uint32_t kCodes[4] = {0, 0x38, 0x40, 0x44};  // e4m3: 1, 2, 3
+    const std::int64_t row = i / row_words;
+    codes[i] = 0x01010101 * (kCodes[exact_digit(rank, row, call)] + 8 * exact_exponent(row, call));
   }
 }
 
@@ -47,10 +48,10 @@ __global__ void check_exact_kernel(const Bf16* y, std::int64_t rows, std::int64_
                                    std::int64_t depth, int world, std::int64_t call,
                                    Findings* findings) {
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    int sum = 0;
+    float sum = 0;
     for (int rank = 0; rank < world; ++rank) sum += exact_x(rank, row, call);
     for (std::int64_t col = threadIdx.x; col < cols; col += kThreads) {
-      const auto want = static_cast<float>(sum * depth * exact_w(col));
+      const float want = sum * static_cast<float>(depth * exact_w(col));
       const float got = value_of(y[row * cols + col]);
       if (got != want) report(findings, call, row * cols + col, got, want);
     }
