@@ -49,7 +49,7 @@ struct GpuArmResult {
 struct GpuShapeResult {
   GpuShape shape;
   std::vector<GpuArmResult> arms;  // base first
-  std::int64_t bytes_bf16 = 0;     // that the busiest rank sends, by the wire
+  std::int64_t bytes_bf16 = 0;     // that the busiest rank sends, by the wire; packed, at least
   std::int64_t bytes_fp8 = 0;
   Verdict verdict;  // of the policy when it is on
 

@@ -140,7 +140,9 @@ std::string PlanReport::bytes_table() const {
     table.add({fmt::format("{}", rank), bytes_text(scatter), bytes_text(gather),
                bytes_text(scatter + gather)});
   }
-  return "\nbytes that leave each rank\n" + table.text();
+  return fmt::format("\nbytes that leave each rank{}\n",
+                     spec_.packs_partials() ? ", at least: some partials may not pack" : "") +
+         table.text();
 }
 
 std::vector<PlanReport::Region> PlanReport::regions() const {

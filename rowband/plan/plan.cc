@@ -51,6 +51,15 @@ T parse(const Spelling<T> (&table)[n], std::string_view what, std::string_view t
   fail(ErrorCode::kInvalidArgument, "{} '{}' is not one of {}", what, text, legal);
 }
 
+// Of so many rows' partials. Rows beyond the last whole block are not packed.
+std::int64_t partial_bytes(const PlanSpec& spec, std::int64_t rows) {
+  const std::int64_t plain = spec.cols * kBf16Bytes;
+  if (!spec.packs_partials()) return rows * plain;
+  const std::int64_t blocks = rows / kPackedBlock * (spec.cols / kPackedBlock);
+  const std::int64_t block = kPackedBlock * kPackedBlock * 12 / 8 + spec.packing_head_bytes;
+  return blocks * block + rows % kPackedBlock * plain;
+}
+
 }  // namespace
 
 std::string_view wire_name(Wire wire) { return spell(kWires, wire); }
@@ -93,8 +102,14 @@ std::string why_not_expressible(const PlanSpec& s) {
   if (s.tile_cols < kScaleBlock || s.tile_cols % kScaleBlock != 0) {
     return fmt::format("tile_cols={}: must be a positive multiple of {}", s.tile_cols, kScaleBlock);
   }
-  if (s.packs_partials() && s.cols % kPackedBlock != 0) {
-    return fmt::format("N={} columns: packed partials want a multiple of {}", s.cols, kPackedBlock);
+  if (s.packs_partials() && (s.cols % kPackedBlock != 0 || s.min_tile_rows % kPackedBlock != 0)) {
+    return fmt::format(
+        "N={} columns in tiles of at least {} rows: packed partials want multiples "
+        "of {}",
+        s.cols, s.min_tile_rows, kPackedBlock);
+  }
+  if (s.packs_partials() && s.transport != Transport::kDirect) {
+    return fmt::format("transport {}: packed partials want direct", transport_name(s.transport));
   }
   // Every region is at most (max_rows + W * tile_rows) * N * 2 * slots bytes; keep their sum in 62
   // bits.
@@ -180,6 +195,8 @@ double expected_us(const PlanSpec& spec, std::int64_t rows, std::int64_t tile_ro
     most = std::max(most, band);
     least = std::min(least, band);
   }
+  // As if no partial were packed: with fewer bytes the cuda engine's costs would choose 128 rows
+  // where 64 measured up to 10% faster (docs/performance.md).
   const std::int64_t partial = spec.cols * kBf16Bytes;
   const std::int64_t result =
       spec.wire == Wire::kFp8 ? spec.cols + scale_blocks(spec.cols) * kScaleBytes : partial;
@@ -229,7 +246,11 @@ Tile CallPlan::tile(int rank, std::int64_t index) const {
 }
 
 std::int64_t CallPlan::scatter_bytes(int rank) const {
-  return (rows() - band(rank).size()) * spec_.cols * kBf16Bytes;
+  std::int64_t bytes = 0;
+  for (int peer = 0; peer < spec_.world; ++peer) {
+    if (peer != rank) bytes += partial_bytes(spec_, band(peer).size());
+  }
+  return bytes;
 }
 
 std::int64_t CallPlan::gather_bytes(int rank) const {

@@ -60,8 +60,9 @@ struct PlanSpec {
   // fp8 wire: scales lie [block][row] in the window, so that a tile's are neighbours; else
   // [row][block].
   bool block_major_scales = false;
-  // Partials may travel packed, without loss, by blocks of 64 rows and columns (N is a multiple
-  // then) in the engine's own format; so many bytes beside each block tell how. 0: they do not.
+  // Under `direct` partials may travel packed, without loss, by blocks of 64 rows and columns (N is
+  // a multiple then, and the tiles' heights are) in 12 bits a value of the engine's own format; so
+  // many bytes beside each block tell how. 0: they do not.
   std::int64_t packing_head_bytes = 0;
   bool packs_partials() const { return packing_head_bytes > 0; }
 };
@@ -137,7 +138,8 @@ class CallPlan {
   // How many of `rank`'s tiles belong to peers: the first ones, unless own tiles come between.
   std::int64_t peer_tiles(int rank) const { return order_.mix(rank).peers; }
 
-  // Bytes that leave `rank` on each leg, to all peers together; packed partials are fewer.
+  // Bytes that leave `rank` on each leg, to all peers together; of packed partials as many as there
+  // are at least, since a block that cannot be packed travels as it is.
   std::int64_t scatter_bytes(int rank) const;
   std::int64_t gather_bytes(int rank) const;
 

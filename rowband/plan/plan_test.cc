@@ -262,6 +262,7 @@ TEST(Plan, WhatTellsOfPackedPartialsHasItsPlaceForEveryBlockAndPeer) {
   EXPECT_FALSE(spec.packs_partials());
   EXPECT_EQ(w.packing_heads, w.staging);
   spec.packing_head_bytes = 16;
+  spec.min_tile_rows = 64;
   w = plan_window(spec, 64);
   EXPECT_EQ(w.packing_heads_bytes, w.band_rows / 64 * 3 * 16);
   for (int self = 0; self < 3; ++self) {
@@ -273,10 +274,64 @@ TEST(Plan, WhatTellsOfPackedPartialsHasItsPlaceForEveryBlockAndPeer) {
   EXPECT_GE(w.staging, w.packing_heads + 2 * w.packing_heads_bytes);
 }
 
-TEST(Plan, PackedPartialsWantWholeBlocksOfColumns) {
-  const PlanSpec spec{
-      .max_rows = 1000, .cols = 272, .depth = 128, .world = 2, .packing_head_bytes = 16};
-  EXPECT_EQ(why_not_expressible(spec), "N=272 columns: packed partials want a multiple of 64");
+PlanSpec packed_spec(std::int64_t max_rows, int world, std::int64_t height) {
+  return {.max_rows = max_rows,
+          .cols = 192,
+          .depth = 128,
+          .world = world,
+          .tile_rows = height,
+          .min_tile_rows = height,
+          .packing_head_bytes = 16};
+}
+
+// Blocks are counted from their band's first row; the rest of a band, less than a block's rows,
+// lies behind them, row by row.
+TEST(Plan, EveryWholeBlockOfAPartialHasItsPlace) {
+  for (int world = 2; world <= 8; ++world) {
+    for (std::int64_t height : {64, 128, 192}) {
+      for (std::int64_t max_rows : {1, 63, 64, 65, 700, 1000, 4681}) {
+        const PlanSpec spec = packed_spec(max_rows, world, height);
+        const WindowLayout w = plan_window(spec, 0);
+        for (std::int64_t rows = 1; rows <= max_rows; rows += rows < 300 ? 1 : 61) {
+          const CallPlan plan(spec, rows);
+          for (int owner = 0; owner < world; ++owner) {
+            const Range band = plan.band(owner);
+            const std::int64_t blocks = band.size() / 64 * (192 / 64);
+            ASSERT_LE(blocks * 16, w.packing_heads_bytes) << max_rows << " M=" << rows;
+            ASSERT_TRUE(band.begin % 64 == 0 || band.size() == 0);
+          }
+          ASSERT_EQ(plan.tile(0, 0).rows.begin % 64, 0);
+        }
+      }
+    }
+  }
+}
+
+TEST(Plan, PackedPartialsTakeThreeQuartersOfTheBytesAndWhatTellsOfThem) {
+  PlanSpec spec = packed_spec(1000, 2, 64);
+  const CallPlan packed(spec, 1000);
+  spec.packing_head_bytes = 0;
+  const CallPlan plain(spec, 1000);
+  // Of 488 rows 40 are no whole block; the other band has 512.
+  EXPECT_EQ(packed.band(0).size(), 512);
+  EXPECT_EQ(packed.scatter_bytes(0), 7 * 3 * (64 * 64 * 3 / 2 + 16) + 40 * 192 * 2);
+  EXPECT_EQ(packed.scatter_bytes(1), 8 * 3 * (64 * 64 * 3 / 2 + 16));
+  EXPECT_EQ(plain.scatter_bytes(1), 512 * 192 * 2);
+  EXPECT_EQ(packed.gather_bytes(0), plain.gather_bytes(0));
+}
+
+TEST(Plan, PackedPartialsWantWholeBlocksAndStores) {
+  PlanSpec spec = packed_spec(1000, 2, 64);
+  EXPECT_EQ(why_not_expressible(spec), "");
+  spec.transport = Transport::kCopyEngine;
+  EXPECT_EQ(why_not_expressible(spec), "transport copy_engine: packed partials want direct");
+  spec.cols = 272;
+  EXPECT_EQ(why_not_expressible(spec),
+            "N=272 columns in tiles of at least 64 rows: packed partials want multiples of 64");
+  spec.cols = 256;
+  spec.tile_rows = spec.min_tile_rows = 32;
+  EXPECT_EQ(why_not_expressible(spec),
+            "N=256 columns in tiles of at least 32 rows: packed partials want multiples of 64");
 }
 
 TEST(Plan, O01_OneOutputSlotOf16384By7168Is224MiB) {

@@ -23,8 +23,8 @@ inline constexpr int kPieceParts = 4;                   // of a piece, each a wa
 inline constexpr int kHeadsBytes = kPieceParts * 4;     // of a packed piece, a word for each part
 inline constexpr int kDepth = 128;                      // of a pipeline stage, and of a scale block
 
-// Copies of pieces of 8 KiB that may be on their way to the peers at one time. One peer:
-// fewer leave NVLink 4 idle, more stand in the network and the operands' loads behind them
+// Copies of pieces, of 8 KiB or packed in 6, that may be on their way to the peers at one time. One
+// peer: fewer leave NVLink 4 idle, more stand in the network and the operands' loads behind them
 // (docs/performance.md). Several: twice as many, since any may be busy with the others'; a guess.
 inline constexpr int kPiecesToOnePeer = 72, kPiecesToSeveral = 144;
 static_assert(kPiecesToSeveral >= kMaxWorld - 1);  // a finished piece leaves for all at once

@@ -26,8 +26,9 @@ class Multiplier {
         cols_descriptor_(ptx::matrix_descriptor(shared.stages + shared.rows_bytes)),
         row_scales_(__shfl_sync(0xFFFFFFFFu, shared.scales + first_row_ * 4, lane_)),
         empty_for_(thread_ < 2 ? thread_ : -1) {
-    // Neither this nor row_scales_, which its shuffle keeps the assembler from, is to be computed
-    // anew for every product, least of all from threadIdx, which is slow to read.
+    // Not to be computed anew for every product, least of all from threadIdx, which is slow to
+    // read. row_scales_ comes from a shuffle for that, without which the assembler does so all the
+    // same.
     asm volatile("" : "+r"(empty_for_));
   }
 
@@ -129,7 +130,10 @@ class Multiplier {
   struct Piece {
     std::uint32_t pairs[8][2];
     using All = std::uint32_t[kPackedPairs];  // in a row
-    __device__ __forceinline__ All& all() { return reinterpret_cast<All&>(pairs); }
+    __device__ __forceinline__ All& all() {
+      static_assert(sizeof(All) == sizeof pairs);
+      return reinterpret_cast<All&>(pairs);
+    }
   };
 
   // Where the thread's row of matrices 2i, 2i + 1 lies in a piece buffer: ldmatrix and stmatrix

@@ -115,8 +115,8 @@ TEST(CudaNumbers, N08_AccurateAtFullSize) {
   }
 }
 
-// Every exponent at every place: values of one warp that lie close together, that just do not, with
-// zeros and subnormals among them, and of any bits.
+// Every exponent as a warp's largest: values that lie close together, that just do not, with zeros
+// and subnormals among them, and of any bits.
 TEST(CudaNumbers, PackedValuesComeBackToTheBit) {
   ROWBAND_NEEDS_GPUS(1);
   constexpr std::int64_t kValues = 1024;
@@ -162,7 +162,7 @@ TEST(CudaNumbers, PackedValuesComeBackToTheBit) {
 // Partials that are packed beside others that are not, and rows of zeros.
 TEST(CudaNumbers, PartialsOfAnyExponentsGiveTheUnfusedPathsBits) {
   ROWBAND_NEEDS_GPUS(1);
-  for (int world : {2, 3, 4}) {
+  for (int world : {2, 3, 4, 8}) {
     for (const auto& options : served_variants(exact_options(1100, 576, 128), world)) {
       if (options.wire != Wire::kBf16) continue;
       SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));

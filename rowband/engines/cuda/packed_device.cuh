@@ -16,8 +16,9 @@ inline constexpr int kPackedPairs = 16;  // of a lane
 inline constexpr int kUnitBytes = 32 * 16;
 inline constexpr int kPackedBytes = 3 * kUnitBytes, kPlainBytes = 4 * kUnitBytes;  // of a warp
 
-// What tells a warp's bytes: the floor, which is less than every exponent; that zeros or subnormals
-// are among the values, whose exponent 0 the floor stands for; or that they are plain.
+// What tells a warp's bytes: the floor, which is 0 or less than every exponent; above 0, that zeros
+// or subnormals are among the values, whose exponent 0 the floor stands for; or that they are
+// plain.
 inline constexpr std::uint32_t kHeadFloor = 0xFF, kHeadZeros = 0x100, kHeadPlain = 0x200;
 
 namespace packed_detail {
@@ -38,7 +39,7 @@ __device__ __forceinline__ std::uint32_t smaller_half(std::uint32_t pair) {
 // By a whole warp: whether every value that is not zero or subnormal has an exponent above `floor`.
 __device__ __forceinline__ bool normals_are_above(const std::uint32_t (&pairs)[kPackedPairs],
                                                   std::uint32_t floor) {
-  // Magnitudes less the least normal one, from -0x8000 on; those below it, beyond 0x7F80.
+  // Magnitudes less the least normal one, from -0x8000 on; those below it, from 0x7F80 on.
   std::uint32_t least = kMagnitudes;
 #pragma unroll
   for (int i = 0; i < kPackedPairs; ++i) {

@@ -74,8 +74,8 @@ class CudaPlanner final : public EnginePlanner {
  private:
   // Whether a large call waits for the link even with packing on top of its products, which it
   // makes a tenth slower, and hotter: at its power limit the GPU lowers its clock. With the fp8
-  // wire at K = 2048, just below the limit here, it gains 2% on a cool GPU and loses 5 to 10% on a
-  // hot one.
+  // wire at K = 2048, 1.5 times as long here, it gains 2% on a cool GPU and loses 4 to 10% on a hot
+  // one.
   static bool waits_for_link(const PlanSpec& spec) {
     constexpr double kClearly = 1.75;
     const TileCost& cost = spec.cost;

@@ -134,7 +134,7 @@ TEST(CudaProtocol, R08_R13_LateBytesAreWaitedFor) {
 TEST(CudaProtocol, PiecesThatWaitForTheirPlaceOnTheLink) {
   ROWBAND_NEEDS_GPUS(1);
   for (const auto& [world, devices] : ranks()) {
-    for (auto options : served_variants(exact_options(2000, 528, 128), world)) {
+    for (auto options : served_variants(exact_options(2000, 576, 128), world)) {
       auto faults = std::make_shared<FaultHooks>();
       faults->pieces_on_link = world - 1;
       options.faults = faults;

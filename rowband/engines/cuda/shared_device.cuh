@@ -2,6 +2,7 @@
 #pragma once
 
 #include "rowband/engines/cuda/kernels.h"
+#include "rowband/engines/cuda/packed_device.cuh"
 #include "rowband/engines/cuda/ptx_device.cuh"
 
 namespace rowband::cuda {
@@ -31,7 +32,7 @@ constexpr int kPieces = kGroups * kSenders;  // a whole tile may be on its way o
 constexpr int kTileSlots = 16;
 constexpr int kCodeScaleBytes = kGroupRows * 4;  // fp8 wire: of a group's rows
 static_assert(kGroupRows == kPieceRows && kPieceCols * 2 == 128 &&
-              kPieceParts * 32 == kGroupThreads);
+              kPieceParts * 32 == kGroupThreads && kPieceParts * kPlainBytes == kPieceBytes);
 
 constexpr int kSharedBytes = kStagesBytes + kPieces * (kPieceBytes + kHeadsBytes) +
                              kMostStages * kStageScaleBytes + kGroups * kCodeScaleBytes +
