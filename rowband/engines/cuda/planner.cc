@@ -80,6 +80,7 @@ class CudaPlanner final : public EnginePlanner {
     constexpr double kClearly = 1.75;
     const TileCost& cost = spec.cost;
     const auto blocks = static_cast<double>(scale_blocks(spec.depth));
+    // Of one tile, as if the clusters shared it; of what leaves a rank, a tile's part.
     const double products = (cost.tile_us + blocks * cost.block_us.back()) / cost.workers;
     const auto values = static_cast<double>(spec.tile_rows * spec.tile_cols);
     const double bytes = sizeof(Bf16) + (spec.wire == Wire::kFp8 ? sizeof(E4m3) : sizeof(Bf16));
