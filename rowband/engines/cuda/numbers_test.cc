@@ -115,6 +115,17 @@ TEST(CudaNumbers, N08_AccurateAtFullSize) {
   }
 }
 
+// Collective: tells `found` of what differs between a fused call and the unfused path.
+void check_against(const UnfusedPath& unfused, const ActivationView& x, const WeightView& w,
+                   Communicator& comm, GemmAllReduce& op, const TestStream& stream,
+                   const DeviceFindings& found) {
+  const Bf16* want = unfused.run(x, w, stream);
+  const Output y = op.run(x, w, nullptr, nullptr, nullptr, stream.get());
+  check_equal(y.data, want, bytes_of(y), found.get(), stream.get());
+  stream.wait();
+  comm.barrier(Deadline::after(std::chrono::seconds(60)));
+}
+
 // Every exponent as a warp's largest: values that lie close together, that just do not, with zeros
 // and subnormals among them, and of any bits.
 TEST(CudaNumbers, PackedValuesComeBackToTheBit) {
@@ -189,11 +200,7 @@ TEST(CudaNumbers, PartialsOfAnyExponentsGiveTheUnfusedPathsBits) {
             const DeviceFindings found(engine);
             for (std::int64_t rows : {1100, 64, 640, 129}) {
               x.rows = rows;
-              const Bf16* want = unfused.run(x, operands.w(), stream);
-              const Output y = op.run(x, operands.w(), nullptr, nullptr, nullptr, stream.get());
-              check_equal(y.data, want, bytes_of(y), found.get(), stream.get());
-              stream.wait();
-              comm.barrier(Deadline::after(std::chrono::seconds(60)));
+              check_against(unfused, x, operands.w(), comm, op, stream, found);
             }
             found.expect_none("against the unfused path", stream.get());
             EXPECT_EQ(op.poison(), "");
@@ -224,11 +231,7 @@ TEST(CudaNumbers, TheFusedPathHasTheBitsOfTheUnfusedOne) {
             const DeviceFindings found(engine);
             for (std::int64_t rows : {3000, 1, 129, 1024}) {
               for (const auto& x : {operands.x(rows), operands.x_by_block(rows)}) {
-                const Bf16* want = unfused.run(x, operands.w(), stream);
-                const Output y = op.run(x, operands.w(), nullptr, nullptr, nullptr, stream.get());
-                check_equal(y.data, want, bytes_of(y), found.get(), stream.get());
-                stream.wait();
-                comm.barrier(Deadline::after(std::chrono::seconds(60)));
+                check_against(unfused, x, operands.w(), comm, op, stream, found);
               }
             }
             found.expect_none("against the unfused path", stream.get());
