@@ -300,7 +300,7 @@ TEST(Plan, EveryWholeBlockOfAPartialHasItsPlace) {
             ASSERT_LE(blocks * 16, w.packing_heads_bytes) << max_rows << " M=" << rows;
             ASSERT_TRUE(band.begin % 64 == 0 || band.size() == 0);
           }
-          ASSERT_EQ(plan.tile(0, 0).rows.begin % 64, 0);
+          ASSERT_EQ(plan.tile_rows() % 64, 0);
         }
       }
     }

@@ -49,6 +49,28 @@ __device__ __forceinline__ bool normals_are_above(const std::uint32_t (&pairs)[k
   return __all_sync(0xFFFFFFFFu, min(lower, upper) + 0x8000 >= static_cast<int>(floor << 7));
 }
 
+// At `at`, in shared memory, this lane's first unit.
+template <int units>
+__device__ __forceinline__ void store_units(std::uint32_t at,
+                                            const std::uint32_t (&words)[4 * units]) {
+#pragma unroll
+  for (int unit = 0; unit < units; ++unit) {
+    const std::uint32_t* four = words + 4 * unit;
+    ptx::store_shared(at + unit * kUnitBytes, {four[0], four[1], four[2], four[3]});
+  }
+}
+template <int units>
+__device__ __forceinline__ void load_units(std::uint32_t at, std::uint32_t (&words)[4 * units]) {
+#pragma unroll
+  for (int unit = 0; unit < units; ++unit) {
+    const uint4 four = ptx::load_shared(at + unit * kUnitBytes);
+    words[4 * unit] = four.x;
+    words[4 * unit + 1] = four.y;
+    words[4 * unit + 2] = four.z;
+    words[4 * unit + 3] = four.w;
+  }
+}
+
 // The fourth's bits go where the other three have none: 11 to 14.
 __device__ __forceinline__ void store_four(std::uint32_t (&words)[12], int first,
                                            const std::uint32_t (&twelve)[4]) {
@@ -89,14 +111,7 @@ __device__ __forceinline__ std::uint32_t packing_head(const std::uint32_t (&pair
 __device__ __forceinline__ void store_packed(std::uint32_t to, std::uint32_t head,
                                              const std::uint32_t (&pairs)[kPackedPairs]) {
   using namespace packed_detail;
-  if ((head & kHeadPlain) != 0) {
-#pragma unroll
-    for (int unit = 0; unit < 4; ++unit) {
-      const std::uint32_t* four = pairs + 4 * unit;
-      ptx::store_shared(to + unit * kUnitBytes, {four[0], four[1], four[2], four[3]});
-    }
-    return;
-  }
+  if ((head & kHeadPlain) != 0) return store_units<4>(to, pairs);
   const std::uint32_t floors = (head & kHeadFloor) * kLeastNormals;
   const bool zeros = (head & kHeadZeros) != 0;
   std::uint32_t words[12];
@@ -114,37 +129,16 @@ __device__ __forceinline__ void store_packed(std::uint32_t to, std::uint32_t hea
     }
     store_four(words, i / 4 * 3, twelve);
   }
-#pragma unroll
-  for (int unit = 0; unit < 3; ++unit) {
-    const std::uint32_t* four = words + 4 * unit;
-    ptx::store_shared(to + unit * kUnitBytes, {four[0], four[1], four[2], four[3]});
-  }
+  store_units<3>(to, words);
 }
 
 // `from`: where this lane's first unit lies, in shared memory.
 __device__ __forceinline__ void load_packed(std::uint32_t from, std::uint32_t head,
                                             std::uint32_t (&pairs)[kPackedPairs]) {
   using namespace packed_detail;
-  if ((head & kHeadPlain) != 0) {
-#pragma unroll
-    for (int unit = 0; unit < 4; ++unit) {
-      const uint4 four = ptx::load_shared(from + unit * kUnitBytes);
-      pairs[4 * unit] = four.x;
-      pairs[4 * unit + 1] = four.y;
-      pairs[4 * unit + 2] = four.z;
-      pairs[4 * unit + 3] = four.w;
-    }
-    return;
-  }
+  if ((head & kHeadPlain) != 0) return load_units<4>(from, pairs);
   std::uint32_t words[12];
-#pragma unroll
-  for (int unit = 0; unit < 3; ++unit) {
-    const uint4 four = ptx::load_shared(from + unit * kUnitBytes);
-    words[4 * unit] = four.x;
-    words[4 * unit + 1] = four.y;
-    words[4 * unit + 2] = four.z;
-    words[4 * unit + 3] = four.w;
-  }
+  load_units<3>(from, words);
   const std::uint32_t floor = (head & kHeadFloor) << 7, floors = floor * 0x00010001;
   const bool zeros = (head & kHeadZeros) != 0;
 #pragma unroll

@@ -72,10 +72,10 @@ class CudaPlanner final : public EnginePlanner {
   }
 
  private:
-  // Whether a large call waits for the link even with packing on top of its products, which it
-  // makes a tenth slower, and hotter: at its power limit the GPU lowers its clock. With the fp8
-  // wire at K = 2048, 1.5 times as long here, it gains 2% on a cool GPU and loses 4 to 10% on a hot
-  // one.
+  // Whether a large call waits for the link even with packing on top of its products, which makes
+  // them slower (5% at K = 4096) and the GPU hotter: at its power limit it lowers its clock. With
+  // the fp8 wire at K = 2048, 1.5 times as long here, it gains 2% on a cool GPU and loses 4 to 10%
+  // on a hot one.
   static bool waits_for_link(const PlanSpec& spec) {
     constexpr double kClearly = 1.75;
     const TileCost& cost = spec.cost;
