@@ -31,6 +31,13 @@ ordered_json verdict_json(const Verdict& verdict) {
   return {{"decision", decision_name(verdict.decision)}, {"reason", verdict.reason}};
 }
 
+std::string packed_text(const PlanSpec& spec) {
+  if (!spec.packs_partials()) return "";
+  if (spec.packed_chunks == spec.chunks) return ", partials packed";
+  return fmt::format(", the partials of a band's first {} chunk{} packed", spec.packed_chunks,
+                     spec.packed_chunks == 1 ? "" : "s");
+}
+
 FusionPolicy enabled(FusionPolicy policy) {
   policy.enabled = true;
   return policy;
@@ -71,7 +78,7 @@ std::string PlanReport::summary_text() const {
       rows_, spec_.cols, spec_.depth, spec_.depth * spec_.world, spec_.world,
       spec_.world == 1 ? "" : "s", engine_name(engine_), wire_name(spec_.wire),
       transport_name(spec_.transport), spec_.chunks, spec_.chunks == 1 ? "" : "s", spec_.slots,
-      spec_.slots == 1 ? "" : "s", spec_.packs_partials() ? ", partials packed" : "");
+      spec_.slots == 1 ? "" : "s", packed_text(spec_));
   text += fmt::format("policy   {}\n", verdict_text(verdict_));
   if (!policy_.enabled) {
     text += fmt::format("         when on: {}\n", verdict_text(verdict_if_enabled_));
@@ -195,7 +202,7 @@ ordered_json PlanReport::json(bool with_tiles) const {
                        {"transport", transport_name(spec_.transport)},
                        {"gather_scale", gather_scale_name(spec_.gather_scale)},
                        {"slots", spec_.slots},
-                       {"packs_partials", spec_.packs_partials()},
+                       {"packed_chunks", spec_.packed_chunks},
                        {"max_rows", spec_.max_rows},
                        {"policy",
                         {{"enabled", policy_.enabled},

@@ -101,20 +101,32 @@ TEST(Engines, TheCudaPlannerPacksPartialsWhereTheLinkIsWhatCallsWaitFor) {
   if (!have_cuda()) GTEST_SKIP() << "this build has no cuda engine";
   const auto cuda = make_planner(EngineKind::kCuda, {});
   const PlanSpec slower{.max_rows = 16384, .cols = 7168, .depth = 2048, .world = 2};
-  const auto packs = [&](PlanSpec spec) { return cuda->with_tiles(spec).packs_partials(); };
+  const auto packed = [&](PlanSpec spec) { return cuda->with_tiles(spec).packed_chunks; };
   const auto with = [&](auto change) {
     PlanSpec spec = slower;
     change(spec);
     return spec;
   };
-  EXPECT_TRUE(packs(slower));
-  EXPECT_TRUE(packs(with([](PlanSpec& s) { s.depth = 1024, s.wire = Wire::kFp8; })));
-  EXPECT_TRUE(packs(with([](PlanSpec& s) { s.world = 8; })));
-  EXPECT_FALSE(packs(with([](PlanSpec& s) { s.depth = 4096; })));
-  EXPECT_FALSE(packs(with([](PlanSpec& s) { s.wire = Wire::kFp8; })));
-  EXPECT_FALSE(packs(with([](PlanSpec& s) { s.transport = Transport::kCopyEngine; })));
-  EXPECT_FALSE(packs(with([](PlanSpec& s) { s.cols = 7176; })));
-  EXPECT_FALSE(packs(with([](PlanSpec& s) { s.world = 1; })));
+  EXPECT_EQ(packed(slower), slower.chunks);
+  EXPECT_EQ(packed(with([](PlanSpec& s) { s.depth = 1024, s.wire = Wire::kFp8; })), slower.chunks);
+  EXPECT_EQ(packed(with([](PlanSpec& s) { s.world = 8; })), slower.chunks);
+  EXPECT_EQ(packed(with([](PlanSpec& s) { s.depth = 4096; })), 0);
+  EXPECT_EQ(packed(with([](PlanSpec& s) { s.transport = Transport::kCopyEngine; })), 0);
+  EXPECT_EQ(packed(with([](PlanSpec& s) { s.cols = 7176; })), 0);
+  EXPECT_EQ(packed(with([](PlanSpec& s) { s.world = 1; })), 0);
+  // Where own tiles come between the peers', the first.
+  const auto of_fp8 = [&](int chunks, std::int64_t depth) {
+    return packed(
+        with([&](PlanSpec& s) { s.wire = Wire::kFp8, s.chunks = chunks, s.depth = depth; }));
+  };
+  EXPECT_EQ(of_fp8(8, 2048), 3);
+  EXPECT_EQ(of_fp8(12, 2048), 4);
+  EXPECT_EQ(of_fp8(1, 2048), 1);
+  EXPECT_EQ(of_fp8(8, 4096), 0);
+  // Tiles of 192 rows only where they are not all packed.
+  const auto height = [&](PlanSpec spec) { return cuda->with_tiles(spec).tile_rows; };
+  EXPECT_EQ(height(slower), 128);
+  EXPECT_EQ(height(with([](PlanSpec& s) { s.wire = Wire::kFp8, s.chunks = 8; })), 192);
 }
 
 TEST(Engines, APlanNeedsNoHardware) {

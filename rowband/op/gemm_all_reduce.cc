@@ -30,7 +30,7 @@ std::vector<NamedValue> agreed_values(const Engine& engine, const PlanSpec& s,
           {"tile rows", fmt::format("{}..{}", s.min_tile_rows, s.tile_rows)},
           {"tile columns", std::to_string(s.tile_cols)},
           {"workers", std::to_string(s.cost.workers)},
-          {"packed partials", s.packs_partials() ? "yes" : "no"},
+          {"packed chunks", std::to_string(s.packed_chunks)},
           {"deadline", seconds(o.deadline)},
           {"self-test", o.self_test ? "on" : "off"}};
 }

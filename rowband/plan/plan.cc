@@ -51,10 +51,10 @@ T parse(const Spelling<T> (&table)[n], std::string_view what, std::string_view t
   fail(ErrorCode::kInvalidArgument, "{} '{}' is not one of {}", what, text, legal);
 }
 
-// Of so many rows' partials. Rows beyond the last whole block are not packed.
-std::int64_t partial_bytes(const PlanSpec& spec, std::int64_t rows) {
+// Of a chunk's rows. Those beyond the last whole block are not packed.
+std::int64_t partial_bytes(const PlanSpec& spec, int chunk, std::int64_t rows) {
   const std::int64_t plain = spec.cols * kBf16Bytes;
-  if (!spec.packs_partials()) return rows * plain;
+  if (chunk >= spec.packed_chunks) return rows * plain;
   const std::int64_t blocks = rows / kPackedBlock * (spec.cols / kPackedBlock);
   const std::int64_t block = kPackedBlock * kPackedBlock * 12 / 8 + spec.packing_head_bytes;
   return blocks * block + rows % kPackedBlock * plain;
@@ -101,6 +101,10 @@ std::string why_not_expressible(const PlanSpec& s) {
   }
   if (s.tile_cols < kScaleBlock || s.tile_cols % kScaleBlock != 0) {
     return fmt::format("tile_cols={}: must be a positive multiple of {}", s.tile_cols, kScaleBlock);
+  }
+  if (s.packed_chunks < 0 || s.packed_chunks > s.chunks) {
+    return fmt::format("packed_chunks={}: must be from 0 to the {} chunks of a band",
+                       s.packed_chunks, s.chunks);
   }
   if (s.packs_partials() && (s.cols % kPackedBlock != 0 || s.min_tile_rows % kPackedBlock != 0)) {
     return fmt::format(
@@ -165,7 +169,9 @@ WindowLayout plan_window(const PlanSpec& spec, std::int64_t control_bytes) {
   layout.control = place(control_bytes);
   layout.received = place(partials);
   layout.packing_heads_bytes =
-      layout.band_rows / kPackedBlock * (spec.cols / kPackedBlock) * spec.packing_head_bytes;
+      spec.packs_partials()
+          ? layout.band_rows / kPackedBlock * (spec.cols / kPackedBlock) * spec.packing_head_bytes
+          : 0;
   layout.packing_heads = place((spec.world - 1) * layout.packing_heads_bytes);
   layout.staging = place(spec.transport == Transport::kCopyEngine ? partials : 0);
   layout.output = place(spec.slots * spec.max_rows * spec.cols * kBf16Bytes);
@@ -248,7 +254,10 @@ Tile CallPlan::tile(int rank, std::int64_t index) const {
 std::int64_t CallPlan::scatter_bytes(int rank) const {
   std::int64_t bytes = 0;
   for (int peer = 0; peer < spec_.world; ++peer) {
-    if (peer != rank) bytes += partial_bytes(spec_, band(peer).size());
+    if (peer == rank) continue;
+    for (int i = 0; i < chunks(peer); ++i) {
+      bytes += partial_bytes(spec_, i, chunk(peer, i).size());
+    }
   }
   return bytes;
 }

@@ -60,11 +60,12 @@ struct PlanSpec {
   // fp8 wire: scales lie [block][row] in the window, so that a tile's are neighbours; else
   // [row][block].
   bool block_major_scales = false;
-  // Under `direct` partials may travel packed, without loss, by blocks of 64 rows and columns (N is
-  // a multiple then, and the tiles' heights are) in 12 bits a value of the engine's own format; so
-  // many bytes beside each block tell how. 0: they do not.
+  // Under `direct` the partials of a band's first chunks, so many, travel packed, without loss, by
+  // blocks of 64 rows and columns (N is a multiple then, and the tiles' heights are) in 12 bits a
+  // value of the engine's own format, and so many bytes beside each block tell how.
+  int packed_chunks = 0;
   std::int64_t packing_head_bytes = 0;
-  bool packs_partials() const { return packing_head_bytes > 0; }
+  bool packs_partials() const { return packed_chunks > 0; }
 };
 
 inline constexpr std::int64_t kPackedBlock = 64;
@@ -78,7 +79,7 @@ struct WindowLayout {
   std::int64_t band_rows = 0;      // capacity of a band
   std::int64_t control = 0;        // control words: flags, call cards, poison
   std::int64_t received = 0;       // [world - 1][band_rows][cols] bf16: partials here, by peer slot
-  std::int64_t packing_heads = 0;  // [world - 1][blocks of band_rows][blocks of cols]; else empty
+  std::int64_t packing_heads = 0;  // [world - 1][blocks of band_rows][blocks of cols]; or empty
   std::int64_t staging = 0;        // the same shape, by destination; empty under `direct`
   std::int64_t output = 0;         // [slots][max_rows][cols] bf16
   std::int64_t gather_codes = 0;   // fp8 wire: [max_rows][cols] e4m3; else empty

@@ -262,6 +262,8 @@ TEST(Plan, WhatTellsOfPackedPartialsHasItsPlaceForEveryBlockAndPeer) {
   EXPECT_FALSE(spec.packs_partials());
   EXPECT_EQ(w.packing_heads, w.staging);
   spec.packing_head_bytes = 16;
+  EXPECT_EQ(plan_window(spec, 64).bytes, w.bytes);
+  spec.packed_chunks = 1;
   spec.min_tile_rows = 64;
   w = plan_window(spec, 64);
   EXPECT_EQ(w.packing_heads_bytes, w.band_rows / 64 * 3 * 16);
@@ -281,6 +283,7 @@ PlanSpec packed_spec(std::int64_t max_rows, int world, std::int64_t height) {
           .world = world,
           .tile_rows = height,
           .min_tile_rows = height,
+          .packed_chunks = 4,
           .packing_head_bytes = 16};
 }
 
@@ -310,13 +313,18 @@ TEST(Plan, EveryWholeBlockOfAPartialHasItsPlace) {
 TEST(Plan, PackedPartialsTakeThreeQuartersOfTheBytesAndWhatTellsOfThem) {
   PlanSpec spec = packed_spec(1000, 2, 64);
   const CallPlan packed(spec, 1000);
-  spec.packing_head_bytes = 0;
+  spec.packed_chunks = 3;
+  const CallPlan partly(spec, 1000);
+  spec.packed_chunks = 0;
   const CallPlan plain(spec, 1000);
   // Of 488 rows 40 are no whole block; the other band has 512.
   EXPECT_EQ(packed.band(0).size(), 512);
   EXPECT_EQ(packed.scatter_bytes(0), 7 * 3 * (64 * 64 * 3 / 2 + 16) + 40 * 192 * 2);
   EXPECT_EQ(packed.scatter_bytes(1), 8 * 3 * (64 * 64 * 3 / 2 + 16));
   EXPECT_EQ(plain.scatter_bytes(1), 512 * 192 * 2);
+  // Both bands have four chunks of two blocks' rows; of one those 40 are the last's second.
+  EXPECT_EQ(partly.scatter_bytes(0), 6 * 3 * (64 * 64 * 3 / 2 + 16) + (64 + 40) * 192 * 2);
+  EXPECT_EQ(partly.scatter_bytes(1), 6 * 3 * (64 * 64 * 3 / 2 + 16) + 128 * 192 * 2);
   EXPECT_EQ(packed.gather_bytes(0), plain.gather_bytes(0));
 }
 
@@ -332,6 +340,12 @@ TEST(Plan, PackedPartialsWantWholeBlocksAndStores) {
   spec.tile_rows = spec.min_tile_rows = 32;
   EXPECT_EQ(why_not_expressible(spec),
             "N=256 columns in tiles of at least 32 rows: packed partials want multiples of 64");
+  for (int chunks : {-1, 5}) {
+    spec = packed_spec(1000, 2, 64);
+    spec.packed_chunks = chunks;
+    EXPECT_EQ(why_not_expressible(spec), "packed_chunks=" + std::to_string(chunks) +
+                                             ": must be from 0 to the 4 chunks of a band");
+  }
 }
 
 TEST(Plan, O01_OneOutputSlotOf16384By7168Is224MiB) {

@@ -133,13 +133,17 @@ def test_the_cuda_engine_is_planned_without_a_gpu_or_refused_by_a_build_without_
     assert ok_json(*arguments, "--sms", 114, "--device-ranks", 4)["tiles_at_once"] == 14
     assert p["window"]["bytes"] > 5 * 8192 * 7168 * 2
     # Of partials in 12 bits a value, and a 512th of 16 bits to tell how they are packed.
-    assert p["packs_partials"] and p["window"]["regions"]["packing_heads"]["bytes"] > 0
+    assert p["packed_chunks"] == 2 and p["window"]["regions"]["packing_heads"]["bytes"] > 0
     values = 8192 * 7168
     assert p["per_rank"][0]["scatter_bytes"] == values * 3 // 2 + values * 2 // 512
     assert p["per_rank"][0]["gather_bytes"] == values * 2
     text = ok(*arguments)
     assert "2 output slots, partials packed\n" in text and "leave each rank, at least" in text
     deep = ok_json(*(8192 if value == 2048 else value for value in arguments))
-    assert not deep["packs_partials"]
+    assert deep["packed_chunks"] == 0
     assert sum(rank["scatter_bytes"] for rank in deep["per_rank"]) == 2 * values * 2
+    # On the fp8 wire of eight chunks the first three.
+    fp8 = ok_json(*arguments, "--wire", "fp8")
+    assert fp8["packed_chunks"] == 3
+    assert "the partials of a band's first 3 chunks packed\n" in ok(*arguments, "--wire", "fp8")
     assert "device_ranks=5" in refused(*arguments, "--sms", 8, "--device-ranks", 5)

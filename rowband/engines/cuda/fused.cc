@@ -173,15 +173,22 @@ void CudaFused::point_to_windows(FusedArguments& a, const CallPlan& plan) const 
   }
 }
 
+int CudaFused::pieces_on_link(const CallPlan& plan) const {
+  const PiecesOnLink& most = spec_.world == 2 ? kPiecesToOnePeer : kPiecesToSeveral;
+  // A single round of tiles fills no link for long.
+  if (plan.tiles() <= clusters_) return 0;
+  if (plan.tiles() < kShortRounds * clusters_ || plan.tile_rows() == kGroupRows) {
+    return most.of_short_calls;
+  }
+  return spec_.packs_partials() ? most.packed : most.plain;
+}
+
 FusedArguments CudaFused::arguments(const FusedCall& call, const CallPlan& plan) {
   FusedArguments a = call_arguments(call, plan, rank_, spec_.world);
   a.fp8_wire = spec_.wire == Wire::kFp8 && spec_.world > 1;
   a.copy_engine = copies_ != nullptr;
-  a.packs = spec_.packs_partials();
-  // A single round of tiles fills no link for long.
-  if (plan.order().tiles() > clusters_) {
-    a.pieces_on_link = spec_.world == 2 ? kPiecesToOnePeer : kPiecesToSeveral;
-  }
+  a.packed_chunks = spec_.packed_chunks;
+  a.pieces_on_link = pieces_on_link(plan);
   if (options_.faults) {
     a.skip_transfers = calls_ >= options_.faults->skip_transfers_from;
     a.drop_transfers = calls_ >= options_.faults->drop_transfers_from;

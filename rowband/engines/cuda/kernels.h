@@ -23,11 +23,16 @@ inline constexpr int kPieceParts = 4;                   // of a piece, each a wa
 inline constexpr int kHeadsBytes = kPieceParts * 4;     // of a packed piece, a word for each part
 inline constexpr int kDepth = 128;                      // of a pipeline stage, and of a scale block
 
-// Copies of pieces, of 8 KiB or packed in 6, that may be on their way to the peers at one time. One
-// peer: fewer leave NVLink 4 idle, more stand in the network and the operands' loads behind them
-// (docs/performance.md). Several: twice as many, since any may be busy with the others'; a guess.
-inline constexpr int kPiecesToOnePeer = 72, kPiecesToSeveral = 144;
-static_assert(kPiecesToSeveral >= kMaxWorld - 1);  // a finished piece leaves for all at once
+// Copies of pieces, of 8 KiB or packed in 6, that may be on their way to the peers at one time.
+// Fewer leave NVLink 4 idle, the more so the lower the GPU's clock, more stand in the network and
+// the operands' loads behind them, which short calls and low tiles feel most (docs/performance.md).
+struct PiecesOnLink {
+  int plain, packed, of_short_calls;  // the last also under tiles of kGroupRows
+};
+// Of several peers any may be busy with the others': twice as many, a guess.
+inline constexpr PiecesOnLink kPiecesToOnePeer = {96, 112, 72}, kPiecesToSeveral = {192, 224, 144};
+inline constexpr int kShortRounds = 4;                            // of tiles
+static_assert(kPiecesToSeveral.of_short_calls >= kMaxWorld - 1);  // a piece leaves for all at once
 
 // What a wait is for: a peer's partials, its results, its start, or the own copies to it. The first
 // two have flags in the window.
@@ -160,7 +165,8 @@ struct FusedArguments {
   std::int32_t rank, world;
   bool fp8_wire;
   bool copy_engine;
-  bool packs;  // partials, where whole pieces of them travel
+  std::int32_t
+      packed_chunks;  // of a band, the first ones: whole pieces of their partials travel packed
 
   // Faults that tests order: see FaultHooks.
   bool skip_transfers, drop_transfers;

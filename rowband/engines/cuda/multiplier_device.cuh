@@ -60,7 +60,7 @@ class Multiplier {
     const bool own = tile.z == a_.rank;
 #pragma unroll
     for (int side = 0; side < kSenders; ++side) {
-      packs_[side] = packs(a_, tile.x + group_ * kGroupRows, tile.y + side * kPieceCols);
+      packs_[side] = packs(a_, tile.w, tile.x + group_ * kGroupRows, tile.y + side * kPieceCols);
     }
     if (fp8 && own) return hand_over_codes(tile.x + first_row_, tile.y);
 #pragma unroll

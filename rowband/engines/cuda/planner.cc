@@ -1,5 +1,7 @@
 #include "rowband/engines/cuda/planner.h"
 
+#include <algorithm>
+
 #include "rowband/base/fail.h"
 #include "rowband/engines/cuda/fused_arguments.h"
 #include "rowband/engines/cuda/kernels.h"
@@ -26,11 +28,13 @@ class CudaPlanner final : public EnginePlanner {
     // the partials are mostly there.
     if (between(spec.transport, spec.wire)) spec.own_lag = clusters_;
     spec.block_major_scales = true;
-    if (spec.transport == Transport::kDirect && spec.cols % kPackedBlock == 0 &&
-        waits_for_link(spec)) {
-      static_assert(kPackedBlock == kPieceRows && kPackedBlock == kPieceCols);
-      spec.packing_head_bytes = kHeadsBytes;
-      spec.tile_rows = 2 * kGroupRows;  // the tallest would be up to 6% slower from M=3072 on
+    static_assert(kPackedBlock == kPieceRows && kPackedBlock == kPieceCols);
+    if (spec.transport == Transport::kDirect && spec.cols % kPackedBlock == 0) {
+      spec.packed_chunks = packed_chunks(spec);
+    }
+    if (spec.packs_partials()) spec.packing_head_bytes = kHeadsBytes;
+    if (spec.packed_chunks == spec.chunks) {
+      spec.tile_rows = 2 * kGroupRows;  // the tallest would be 1 to 3% slower
     }
     return spec;
   }
@@ -72,12 +76,21 @@ class CudaPlanner final : public EnginePlanner {
   }
 
  private:
-  // Whether a large call waits for the link even with packing on top of its products, which makes
-  // them slower (5% at K = 4096) and the GPU hotter: at its power limit it lowers its clock. With
-  // the fp8 wire at K = 2048, 1.5 times as long here, it gains 2% on a cool GPU and loses 4 to 10%
-  // on a hot one.
-  static bool waits_for_link(const PlanSpec& spec) {
-    constexpr double kClearly = 1.75;
+  // Of a band. All of them where a large call waits for the link even with packing on top of its
+  // products, which makes these slower (5% at K = 4096). Where that is less clear (the fp8 wire at
+  // K = 2048) and own tiles come between the peers', the first: before the own ones begin the
+  // cores wait for the link anyhow.
+  static int packed_chunks(const PlanSpec& spec) {
+    const double ratio = link_to_products(spec);
+    if (ratio > 1.75) return spec.chunks;
+    if (ratio > 1.25 && between(spec.transport, spec.wire)) {
+      return std::max(1, spec.chunks * 3 / 8);
+    }
+    return 0;
+  }
+
+  // What a large call's bytes take on the link, unpacked, over what its products take.
+  static double link_to_products(const PlanSpec& spec) {
     const TileCost& cost = spec.cost;
     const auto blocks = static_cast<double>(scale_blocks(spec.depth));
     // Of one tile, as if the clusters shared it; of what leaves a rank, a tile's part.
@@ -85,7 +98,7 @@ class CudaPlanner final : public EnginePlanner {
     const auto values = static_cast<double>(spec.tile_rows * spec.tile_cols);
     const double bytes = sizeof(Bf16) + (spec.wire == Wire::kFp8 ? sizeof(E4m3) : sizeof(Bf16));
     const double sent = values * bytes * (spec.world - 1) / spec.world;
-    return sent / cost.link_bytes_per_us > kClearly * products;
+    return sent / cost.link_bytes_per_us / products;
   }
 
   static bool between(Transport transport, Wire wire) {

@@ -184,7 +184,7 @@ class Sender {
 
   __device__ void bring_partial(const Errand& to, int group, int peer) {
     const std::uint32_t arrived = shared_.buffer_ready(group, side_);
-    if (packs(a_, to.row + group * kGroupRows, to.col)) {
+    if (packs(a_, to.chunk, to.row + group * kGroupRows, to.col)) {
       const int place = packed_place(to, group);
       ptx::barrier_expect(arrived, kPieceBytes + kHeadsBytes);
       ptx::bulk_load(shared_.piece(group, side_),
@@ -221,7 +221,7 @@ class Sender {
       }
     } else if (!moves_bytes(to.chunk)) {
       return;
-    } else if (packs(a_, to.row + below, to.col)) {
+    } else if (packs(a_, to.chunk, to.row + below, to.col)) {
       send_packed(to, group);
     } else {
       ptx::tensor_store(&a_.partials_to[to.band], from, to.col, row_in_band(to) + below);

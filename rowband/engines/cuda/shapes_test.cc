@@ -49,6 +49,30 @@ TEST(CudaShapes, W01_N03_M01_M05_EveryWorldAndRaggedM) {
   }
 }
 
+// The fp8 wire where the products are nearly as long as the transfers: of a depth at which this
+// many ranks on these GPUs are so planned.
+TEST(CudaShapes, OnlyABandsFirstChunksPacked) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (int world : {2, 3, 4, 8}) {
+    const auto engine = engine_for(0, world, gpus());
+    GemmAllReduceOptions options = exact_options(2100, 320, 2048);
+    options.wire = Wire::kFp8;
+    const auto partly = [&] {
+      const PlanSpec spec = GemmAllReduce::plan_spec(*engine, options, world);
+      return spec.packs_partials() && spec.packed_chunks < spec.chunks;
+    };
+    for (std::int64_t depth : {2048, 1536, 1024, 768, 512, 384, 256}) {
+      options.depth = depth;
+      if (partly()) break;
+    }
+    ASSERT_TRUE(partly()) << "W=" << world;
+    for (std::int64_t height : kHeights) {
+      expect_exact(world, gpus(), in_tiles_of(height, options),
+                   {2100, 1, 33, 65, 129, 193, 1024, 2100, 1300});
+    }
+  }
+}
+
 TEST(CudaShapes, W01_RowsThatDivideByEveryWorld) {
   ROWBAND_NEEDS_GPUS(1);
   for (int world = 1; world <= 8; ++world) {

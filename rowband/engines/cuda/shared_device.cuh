@@ -147,8 +147,8 @@ struct Phases {
 // That multiply in this call; the others have no part of its tiles.
 __device__ int groups(const FusedArguments& a) { return a.order.tile_rows / kGroupRows; }
 // Whether the partials of the piece that begins here in the output travel packed: whole ones do.
-__device__ bool packs(const FusedArguments& a, int row, int col) {
-  return a.packs && row + kPieceRows <= a.order.rows && col < a.order.cols;
+__device__ bool packs(const FusedArguments& a, int chunk, int row, int col) {
+  return chunk < a.packed_chunks && row + kPieceRows <= a.order.rows && col < a.order.cols;
 }
 __device__ int clusters() { return static_cast<int>(gridDim.x / 2); }
 
