@@ -80,17 +80,26 @@ TEST(Engines, TheCudaPlannerTakesTheTileHeightsThatMeasuredFastest) {
   if (!have_cuda()) GTEST_SKIP() << "this build has no cuda engine";
   const auto cuda = make_planner(EngineKind::kCuda, {});
   const auto picked = [&](std::int64_t rows, std::int64_t depth, Wire wire, int world) {
-    const PlanSpec spec = cuda->with_tiles(
-        {.max_rows = 16384, .cols = 7168, .depth = depth, .world = world, .wire = wire});
+    const PlanSpec spec = cuda->with_tiles({.max_rows = 16384,
+                                            .cols = 7168,
+                                            .depth = depth,
+                                            .world = world,
+                                            .wire = wire,
+                                            .chunks = cuda->best_chunks(Transport::kDirect, wire)});
     return pick_tile_rows(spec, rows);
   };
-  EXPECT_EQ(picked(128, 2048, Wire::kBf16, 2), 64);
-  EXPECT_EQ(picked(2048, 2048, Wire::kBf16, 2), 64);
-  EXPECT_EQ(picked(16384, 2048, Wire::kBf16, 2), 128);
+  for (std::int64_t rows : {128, 512, 1024, 1536}) {
+    EXPECT_EQ(picked(rows, 2048, Wire::kBf16, 2), 64) << rows;
+  }
+  for (std::int64_t rows : {192, 256, 3072, 4096, 8192, 16384}) {
+    EXPECT_EQ(picked(rows, 2048, Wire::kBf16, 2), 128) << rows;
+  }
   EXPECT_EQ(picked(128, 2048, Wire::kFp8, 2), 64);
-  EXPECT_EQ(picked(256, 2048, Wire::kFp8, 2), 128);
-  EXPECT_EQ(picked(2048, 2048, Wire::kFp8, 2), 128);
-  EXPECT_EQ(picked(16384, 2048, Wire::kFp8, 2), 192);
+  for (std::int64_t rows : {256, 512, 1024, 2048}) {
+    EXPECT_EQ(picked(rows, 2048, Wire::kFp8, 2), 128) << rows;
+  }
+  for (std::int64_t rows : {8192, 16384}) EXPECT_EQ(picked(rows, 2048, Wire::kFp8, 2), 192) << rows;
+  EXPECT_EQ(picked(1024, 4096, Wire::kBf16, 2), 128);
   EXPECT_EQ(picked(4096, 8192, Wire::kBf16, 2), 192);
   EXPECT_EQ(picked(16384, 8192, Wire::kBf16, 2), 192);
   for (std::int64_t depth : {2048, 8192}) EXPECT_EQ(picked(16384, depth, Wire::kBf16, 1), 192);

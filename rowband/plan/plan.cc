@@ -51,13 +51,28 @@ T parse(const Spelling<T> (&table)[n], std::string_view what, std::string_view t
   fail(ErrorCode::kInvalidArgument, "{} '{}' is not one of {}", what, text, legal);
 }
 
-// Of a chunk's rows. Those beyond the last whole block are not packed.
-std::int64_t partial_bytes(const PlanSpec& spec, int chunk, std::int64_t rows) {
-  const std::int64_t plain = spec.cols * kBf16Bytes;
-  if (chunk >= spec.packed_chunks) return rows * plain;
-  const std::int64_t blocks = rows / kPackedBlock * (spec.cols / kPackedBlock);
+bool encodes(const PlanSpec& spec) { return spec.wire == Wire::kFp8 && spec.world > 1; }
+
+// Of an owner's band, as each of its peers sends them. Rows beyond the last whole block are not
+// packed.
+std::int64_t partial_bytes(const PlanSpec& spec, const TileOrder& order, int owner) {
+  const Range band = order.band_tiles(owner);
+  const int packed_chunks = std::min(spec.packed_chunks, order.chunk_count(owner));
+  const std::int64_t packed_end =
+      packed_chunks > 0 ? order.chunk_tiles(owner, packed_chunks - 1).end : band.begin;
+  const std::int64_t blocks_down = order.rows_of({band.begin, packed_end}).size() / kPackedBlock;
   const std::int64_t block = kPackedBlock * kPackedBlock * 12 / 8 + spec.packing_head_bytes;
-  return blocks * block + rows % kPackedBlock * plain;
+  return blocks_down * (spec.cols / kPackedBlock) * block +
+         (order.rows_of(band).size() - blocks_down * kPackedBlock) * spec.cols * kBf16Bytes;
+}
+
+// As it sends them to each of its peers.
+std::int64_t result_bytes(const PlanSpec& spec, const TileOrder& order, int owner) {
+  const std::int64_t scales =
+      spec.gather_scale == GatherScale::kPerRow ? 1 : scale_blocks(spec.cols);
+  const std::int64_t row =
+      encodes(spec) ? spec.cols + scales * kScaleBytes : spec.cols * kBf16Bytes;
+  return order.rows_of(order.band_tiles(owner)).size() * row;
 }
 
 }  // namespace
@@ -164,7 +179,6 @@ WindowLayout plan_window(const PlanSpec& spec, std::int64_t control_bytes) {
     end += round_up(bytes, kRegionAlignment);
     return at;
   };
-  const bool fp8 = spec.wire == Wire::kFp8 && spec.world > 1;
   const std::int64_t partials = (spec.world - 1) * layout.band_rows * spec.cols * kBf16Bytes;
   layout.control = place(control_bytes);
   layout.received = place(partials);
@@ -175,8 +189,9 @@ WindowLayout plan_window(const PlanSpec& spec, std::int64_t control_bytes) {
   layout.packing_heads = place((spec.world - 1) * layout.packing_heads_bytes);
   layout.staging = place(spec.transport == Transport::kCopyEngine ? partials : 0);
   layout.output = place(spec.slots * spec.max_rows * spec.cols * kBf16Bytes);
-  layout.gather_codes = place(fp8 ? spec.max_rows * spec.cols : 0);
-  layout.gather_scales = place(fp8 ? scale_rows * layout.scales_per_row * kScaleBytes : 0);
+  layout.gather_codes = place(encodes(spec) ? spec.max_rows * spec.cols : 0);
+  layout.gather_scales =
+      place(encodes(spec) ? scale_rows * layout.scales_per_row * kScaleBytes : 0);
   layout.bytes = end;
   return layout;
 }
@@ -190,26 +205,33 @@ std::int64_t next_height(const PlanSpec& spec, std::int64_t height) {
 double expected_us(const PlanSpec& spec, std::int64_t rows, std::int64_t tile_rows) {
   const TileCost& cost = spec.cost;
   const TileOrder order{rows, spec.cols, tile_rows, spec.tile_cols, spec.world, spec.chunks};
-  const auto blocks = static_cast<double>(scale_blocks(spec.depth));
-  const auto height = static_cast<std::size_t>(tile_rows / spec.min_tile_rows - 1);
-  const double tile = cost.tile_us + blocks * cost.block_us[height];
-  const double products = tile * static_cast<double>(ceil_div(order.tiles(), cost.workers));
+  const std::int64_t groups = tile_rows / spec.min_tile_rows;
+  const double tile =
+      cost.tile_us + static_cast<double>(scale_blocks(spec.depth)) * cost.block_us[groups - 1];
+  const double encode = encodes(spec) ? cost.encode_us * static_cast<double>(groups) : 0;
+  const auto rounds = [&](std::int64_t tiles) {
+    return static_cast<double>(ceil_div(tiles, cost.workers));
+  };
   // The busiest rank of each leg: who owns little sends many partials, who owns much many results.
-  std::int64_t most = 0, least = rows;
+  std::int64_t partials = 0, fewest = INT64_MAX, results = 0;
   for (int owner = 0; owner < spec.world; ++owner) {
-    const std::int64_t band = order.rows_of(order.band_tiles(owner)).size();
-    most = std::max(most, band);
-    least = std::min(least, band);
+    const std::int64_t bytes = partial_bytes(spec, order, owner);
+    partials += bytes;
+    fewest = std::min(fewest, bytes);
+    results = std::max(results, (spec.world - 1) * result_bytes(spec, order, owner));
   }
-  // As if no partial were packed: with fewer bytes the cuda engine's costs would choose 128 rows
-  // where 64 measured up to 10% faster (docs/performance.md).
-  const std::int64_t partial = spec.cols * kBf16Bytes;
-  const std::int64_t result =
-      spec.wire == Wire::kFp8 ? spec.cols + scale_blocks(spec.cols) * kScaleBytes : partial;
-  const std::int64_t sent =
-      spec.world == 1 ? 0 : (rows - least) * partial + most * (spec.world - 1) * result;
-  const double link = static_cast<double>(sent) / cost.link_bytes_per_us;
-  return tile + std::max(products, link) + cost.interference * std::min(products, link);
+  const auto on_link = [&](double bytes) { return bytes / cost.link_bytes_per_us; };
+  const double link = on_link(static_cast<double>(partials - fewest + results));
+  const double tiles = rounds(order.tiles()) * (tile + encode / spec.world);
+  // Rank 0 owns as many tiles as any.
+  const std::int64_t own = std::max<std::int64_t>(order.band_tiles(0).size() * order.col_tiles, 1);
+  const bool by_chunk = spec.transport == Transport::kCopyEngine && spec.world > 1;
+  const std::int64_t first = by_chunk ? order.tiles_in_chunk(0, 0) : 1;
+  const std::int64_t last =
+      by_chunk ? order.tiles_in_chunk(0, order.chunk_count(0) - 1) : cost.workers;
+  const double last_share = std::min(1.0, static_cast<double>(last) / static_cast<double>(own));
+  return rounds(first) * tile + std::max(tiles, link) + encode +
+         on_link(last_share * static_cast<double>(results));
 }
 
 std::int64_t pick_tile_rows(const PlanSpec& spec, std::int64_t rows) {
@@ -253,23 +275,14 @@ Tile CallPlan::tile(int rank, std::int64_t index) const {
 
 std::int64_t CallPlan::scatter_bytes(int rank) const {
   std::int64_t bytes = 0;
-  for (int peer = 0; peer < spec_.world; ++peer) {
-    if (peer == rank) continue;
-    for (int i = 0; i < chunks(peer); ++i) {
-      bytes += partial_bytes(spec_, i, chunk(peer, i).size());
-    }
+  for (int owner = 0; owner < spec_.world; ++owner) {
+    if (owner != rank) bytes += partial_bytes(spec_, order_, owner);
   }
   return bytes;
 }
 
 std::int64_t CallPlan::gather_bytes(int rank) const {
-  const std::int64_t per_row =
-      spec_.wire == Wire::kBf16
-          ? spec_.cols * kBf16Bytes
-          : spec_.cols +
-                kScaleBytes *
-                    (spec_.gather_scale == GatherScale::kPerRow ? 1 : scale_blocks(spec_.cols));
-  return (spec_.world - 1) * band(rank).size() * per_row;
+  return (spec_.world - 1) * result_bytes(spec_, order_, rank);
 }
 
 }  // namespace rowband

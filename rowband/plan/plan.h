@@ -36,7 +36,7 @@ struct TileCost {
   // Of a tile's depth block, by the tile's height: min_tile_rows, twice or three times as many.
   std::array<double, 3> block_us{};
   double link_bytes_per_us = 1;  // that leave a rank
-  double interference = 0;       // what of the shorter of products and transfers is not hidden
+  double encode_us = 0;          // fp8 wire: of each min_tile_rows of an own tile
 };
 
 // What is fixed when an op is made; equal on all ranks.
@@ -153,8 +153,9 @@ class CallPlan {
 // 0 below the least.
 std::int64_t next_height(const PlanSpec& spec, std::int64_t height);
 
-// Where the cost is known, microseconds: the first tile, while which nothing travels, then the
-// products or the transfers, whichever take longer, and what of the others is not hidden.
+// Where the cost is known, microseconds: the first tile (copy_engine: chunk), while which nothing
+// travels, then the tiles or the transfers, whichever take longer, then the last results: those of
+// a round of tiles (of a chunk) are encoded and travel when all products are done.
 double expected_us(const PlanSpec& spec, std::int64_t rows, std::int64_t tile_rows);
 
 // Where the cost is known, the height of least expected time, of equals the lowest. Else the

@@ -387,7 +387,7 @@ PlanSpec costed_spec() {
                    .tile_us = 1,
                    .block_us = {0.4, 0.5, 0.6},
                    .link_bytes_per_us = 350e3,
-                   .interference = 0.5}};
+                   .encode_us = 1.5}};
 }
 
 TEST(Plan, WhereTheCostIsKnownTheHeightOfLeastTimeIsTaken) {
@@ -402,7 +402,10 @@ TEST(Plan, WhereTheCostIsKnownTheHeightOfLeastTimeIsTaken) {
     }
     EXPECT_EQ(CallPlan(spec, rows).tile_rows(), picked);
   }
-  // Low tiles give each rank a band where tall ones give one rank all; tall ones multiply faster.
+  // Low tiles give each rank a band where tall ones give one rank all, and the last ones' results
+  // take less; tall ones multiply faster.
+  EXPECT_EQ(pick_tile_rows(spec, 16384), 128);
+  spec.depth = 8192;
   EXPECT_EQ(pick_tile_rows(spec, 128), 64);
   EXPECT_EQ(pick_tile_rows(spec, 16384), 192);
   spec.world = 1;
@@ -412,19 +415,33 @@ TEST(Plan, WhereTheCostIsKnownTheHeightOfLeastTimeIsTaken) {
   EXPECT_EQ(pick_tile_rows(spec, 1), 64);  // of equals the lowest
 }
 
-TEST(Plan, TheExpectedTimeIsTheFirstTileThenTheLongerOfProductsAndTransfers) {
+TEST(Plan, TheExpectedTimeIsTheFirstTileThenTheLongerOfTilesAndTransfersThenTheLastResults) {
   PlanSpec spec = costed_spec();
+  const auto us = [](double bytes) { return bytes / 350e3; };
   const double tile = 1 + 16 * 0.6;
-  const double products = tile * 37;                  // 86 x 28 tiles by 66
-  const double link = 2 * 8256.0 * 7168 * 2 / 350e3;  // bands of 8256 and 8128 rows
-  EXPECT_NEAR(expected_us(spec, 16384, 192), tile + link + 0.5 * products, 1e-6);
+  // 86 x 28 tiles by 66; bands of 8256 and 8128 rows, 43 tile rows each.
+  const double band = 8256.0 * 7168 * 2, last_round = 66 / (43 * 28.0);
+  EXPECT_NEAR(expected_us(spec, 16384, 192), tile + us(2 * band) + us(band * last_round), 1e-6);
+  spec.transport = Transport::kCopyEngine;  // chunks of 11, 11, 11 and 10 tile rows: 5 rounds, ...
+  EXPECT_NEAR(expected_us(spec, 16384, 192), 5 * tile + us(2 * band) + us(band * 10 / 43), 1e-6);
+  spec.transport = Transport::kDirect;
+  spec.packed_chunks = 4;
+  spec.packing_head_bytes = 16;
+  const double packed = band * 3 / 4 + band / 512;
+  EXPECT_NEAR(expected_us(spec, 16384, 192), tile + us(packed + band) + us(band * last_round),
+              1e-6);
+  spec.packed_chunks = 0;
   spec.wire = Wire::kFp8;  // results of a byte an element, and 56 scales a row
-  const double codes = (8256 * 7168 * 2.0 + 8256 * (7168 + 56 * 4)) / 350e3;
-  EXPECT_NEAR(expected_us(spec, 16384, 192), tile + codes + 0.5 * products, 1e-6);
-  spec.wire = Wire::kBf16;
+  const double codes = 8256 * (7168 + 56 * 4);
+  EXPECT_NEAR(expected_us(spec, 16384, 192),
+              tile + us(band + codes) + 3 * 1.5 + us(codes * last_round), 1e-6);
   spec.depth = 8192;
   const double deep = 1 + 64 * 0.6;
-  EXPECT_NEAR(expected_us(spec, 16384, 192), deep + 37 * deep + 0.5 * link, 1e-6);
+  // Half of the tiles are own ones, of three parts to encode; the last ones' are waited for.
+  EXPECT_NEAR(expected_us(spec, 16384, 192),
+              deep + 37 * (deep + 3 * 1.5 / 2) + 3 * 1.5 + us(codes * last_round), 1e-6);
+  spec.wire = Wire::kBf16;
+  EXPECT_NEAR(expected_us(spec, 16384, 192), deep + 37 * deep + us(band * last_round), 1e-6);
   spec.depth = 2048;
   spec.world = 1;
   EXPECT_NEAR(expected_us(spec, 64, 64), (1 + 16 * 0.4) * 2, 1e-6);

@@ -20,9 +20,9 @@ class CudaPlanner final : public EnginePlanner {
     spec.tile_cols = kTileCols;
     spec.cost = {.workers = clusters_,
                  .tile_us = 1.0,
-                 .block_us = {0.30, 0.46, 0.54},  // fewer groups leave the tensor cores idle
-                 .link_bytes_per_us = 330e3,
-                 .interference = 0.07};
+                 .block_us = {0.29, 0.41, 0.55},  // fewer groups leave the tensor cores idle
+                 .link_bytes_per_us = 354e3,
+                 .encode_us = 1.6};
     // Tiles of the peers' bands keep the link busy, those of the own band, encoded for the fp8
     // wire, the cores: together they take less than one after the other. A round of tiles later
     // the partials are mostly there.
