@@ -21,12 +21,12 @@ constexpr Threshold kThresholds[] = {
     // Two ranks of one core each, AMD Zen 5: fused / base is 1.14 at M=256, 0.96 to 1.02 at M=512.
     // Below, bands force tiles of half the height, and every weight is widened twice as often.
     {"host", Transport::kDirect, Wire::kBf16, 2, 7168, 2048, 512},
-    // Two H200 over NVLink, one rank each, back to back: fused / base is 0.77 to 0.89 for M <= 96,
-    // 0.57 at 128 and at most 0.77 above.
+    // Two H200 over NVLink, one rank each, back to back: fused / base is 0.79 to 0.93 for M <= 96,
+    // 0.58 at 128 and at most 0.76 above.
     {"cuda", Transport::kDirect, Wire::kBf16, 2, 7168, 2048, 1},
-    // 1.07 at M=64, 0.98 at 96, 0.72 at 128, at most 0.81 above.
+    // 1.09 at M=64, 1.01 at 96, 0.74 at 128, at most 0.82 above.
     {"cuda", Transport::kDirect, Wire::kFp8, 2, 7168, 2048, 128},
-    // 1.13 at M=1536, 1.01 at 2048, 0.85 at 3072 and less above.
+    // 1.14 at M=1536, 1.00 at 2048, 0.86 at 3072 and less above.
     {"cuda", Transport::kCopyEngine, Wire::kBf16, 2, 7168, 2048, 3072},
 };
 
