@@ -75,69 +75,6 @@ PlanSpec shape(const EnginePlanner& planner, int world) {
   return planner.with_tiles({.max_rows = 16384, .cols = 7168, .depth = 2048, .world = world});
 }
 
-// docs/performance.md has the times by height. Only shapes where one height is clearly ahead.
-TEST(Engines, TheCudaPlannerTakesTheTileHeightsThatMeasuredFastest) {
-  if (!have_cuda()) GTEST_SKIP() << "this build has no cuda engine";
-  const auto cuda = make_planner(EngineKind::kCuda, {});
-  const auto picked = [&](std::int64_t rows, std::int64_t depth, Wire wire, int world) {
-    const PlanSpec spec = cuda->with_tiles({.max_rows = 16384,
-                                            .cols = 7168,
-                                            .depth = depth,
-                                            .world = world,
-                                            .wire = wire,
-                                            .chunks = cuda->best_chunks(Transport::kDirect, wire)});
-    return pick_tile_rows(spec, rows);
-  };
-  for (std::int64_t rows : {128, 512, 1024, 1536}) {
-    EXPECT_EQ(picked(rows, 2048, Wire::kBf16, 2), 64) << rows;
-  }
-  for (std::int64_t rows : {192, 256, 3072, 4096, 8192, 16384}) {
-    EXPECT_EQ(picked(rows, 2048, Wire::kBf16, 2), 128) << rows;
-  }
-  EXPECT_EQ(picked(128, 2048, Wire::kFp8, 2), 64);
-  for (std::int64_t rows : {256, 512, 1024, 2048}) {
-    EXPECT_EQ(picked(rows, 2048, Wire::kFp8, 2), 128) << rows;
-  }
-  for (std::int64_t rows : {8192, 16384}) EXPECT_EQ(picked(rows, 2048, Wire::kFp8, 2), 192) << rows;
-  EXPECT_EQ(picked(1024, 4096, Wire::kBf16, 2), 128);
-  EXPECT_EQ(picked(4096, 8192, Wire::kBf16, 2), 192);
-  EXPECT_EQ(picked(16384, 8192, Wire::kBf16, 2), 192);
-  for (std::int64_t depth : {2048, 8192}) EXPECT_EQ(picked(16384, depth, Wire::kBf16, 1), 192);
-}
-
-// docs/performance.md has the times with packed partials and without.
-TEST(Engines, TheCudaPlannerPacksPartialsWhereTheLinkIsWhatCallsWaitFor) {
-  if (!have_cuda()) GTEST_SKIP() << "this build has no cuda engine";
-  const auto cuda = make_planner(EngineKind::kCuda, {});
-  const PlanSpec slower{.max_rows = 16384, .cols = 7168, .depth = 2048, .world = 2};
-  const auto packed = [&](PlanSpec spec) { return cuda->with_tiles(spec).packed_chunks; };
-  const auto with = [&](auto change) {
-    PlanSpec spec = slower;
-    change(spec);
-    return spec;
-  };
-  EXPECT_EQ(packed(slower), slower.chunks);
-  EXPECT_EQ(packed(with([](PlanSpec& s) { s.depth = 1024, s.wire = Wire::kFp8; })), slower.chunks);
-  EXPECT_EQ(packed(with([](PlanSpec& s) { s.world = 8; })), slower.chunks);
-  EXPECT_EQ(packed(with([](PlanSpec& s) { s.depth = 4096; })), 0);
-  EXPECT_EQ(packed(with([](PlanSpec& s) { s.transport = Transport::kCopyEngine; })), 0);
-  EXPECT_EQ(packed(with([](PlanSpec& s) { s.cols = 7176; })), 0);
-  EXPECT_EQ(packed(with([](PlanSpec& s) { s.world = 1; })), 0);
-  // Where own tiles come between the peers', the first.
-  const auto of_fp8 = [&](int chunks, std::int64_t depth) {
-    return packed(
-        with([&](PlanSpec& s) { s.wire = Wire::kFp8, s.chunks = chunks, s.depth = depth; }));
-  };
-  EXPECT_EQ(of_fp8(8, 2048), 3);
-  EXPECT_EQ(of_fp8(12, 2048), 4);
-  EXPECT_EQ(of_fp8(1, 2048), 1);
-  EXPECT_EQ(of_fp8(8, 4096), 0);
-  // Tiles of 192 rows only where they are not all packed.
-  const auto height = [&](PlanSpec spec) { return cuda->with_tiles(spec).tile_rows; };
-  EXPECT_EQ(height(slower), 128);
-  EXPECT_EQ(height(with([](PlanSpec& s) { s.wire = Wire::kFp8, s.chunks = 8; })), 192);
-}
-
 TEST(Engines, APlanNeedsNoHardware) {
   const auto host = make_planner(EngineKind::kHost, {});
   EXPECT_EQ(host->why_not_served(shape(*host, 8)), "");

@@ -1,5 +1,7 @@
 #include "rowband/op/gemm_all_reduce.h"
 
+#include <fmt/ranges.h>
+
 #include <cstring>
 #include <functional>
 #include <utility>
@@ -30,6 +32,9 @@ std::vector<NamedValue> agreed_values(const Engine& engine, const PlanSpec& s,
           {"tile rows", fmt::format("{}..{}", s.min_tile_rows, s.tile_rows)},
           {"tile columns", std::to_string(s.tile_cols)},
           {"workers", std::to_string(s.cost.workers)},
+          {"tile costs", fmt::format("{} us and {} us, {} bytes/us, {} us", s.cost.tile_us,
+                                     fmt::join(s.cost.block_us, ", "), s.cost.link_bytes_per_us,
+                                     s.cost.encode_us)},
           {"packed chunks", std::to_string(s.packed_chunks)},
           {"deadline", seconds(o.deadline)},
           {"self-test", o.self_test ? "on" : "off"}};

@@ -127,6 +127,10 @@ std::string why_not_expressible(const PlanSpec& s) {
         "of {}",
         s.cols, s.min_tile_rows, kPackedBlock);
   }
+  if (s.packs_partials() && s.packing_head_bytes < 1) {
+    return fmt::format("packing_head_bytes={}: packed partials want some for each block",
+                       s.packing_head_bytes);
+  }
   if (s.packs_partials() && s.transport != Transport::kDirect) {
     return fmt::format("transport {}: packed partials want direct", transport_name(s.transport));
   }
@@ -225,7 +229,8 @@ double expected_us(const PlanSpec& spec, std::int64_t rows, std::int64_t tile_ro
   const double tiles = rounds(order.tiles()) * (tile + encode / spec.world);
   // Rank 0 owns as many tiles as any.
   const std::int64_t own = std::max<std::int64_t>(order.band_tiles(0).size() * order.col_tiles, 1);
-  const bool by_chunk = spec.transport == Transport::kCopyEngine && spec.world > 1;
+  const bool by_chunk =
+      spec.transport == Transport::kCopyEngine && spec.world > 1 && order.chunk_count(0) > 0;
   const std::int64_t first = by_chunk ? order.tiles_in_chunk(0, 0) : 1;
   const std::int64_t last =
       by_chunk ? order.tiles_in_chunk(0, order.chunk_count(0) - 1) : cost.workers;

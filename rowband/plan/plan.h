@@ -154,7 +154,7 @@ class CallPlan {
 std::int64_t next_height(const PlanSpec& spec, std::int64_t height);
 
 // Where the cost is known, microseconds: the first tile (copy_engine: chunk), while which nothing
-// travels, then the tiles or the transfers, whichever take longer, then the last results: those of
+// travels, then all tiles or all transfers, whichever take longer, then the last results: those of
 // a round of tiles (of a chunk) are encoded and travel when all products are done.
 double expected_us(const PlanSpec& spec, std::int64_t rows, std::int64_t tile_rows);
 

@@ -340,6 +340,10 @@ TEST(Plan, PackedPartialsWantWholeBlocksAndStores) {
   spec.tile_rows = spec.min_tile_rows = 32;
   EXPECT_EQ(why_not_expressible(spec),
             "N=256 columns in tiles of at least 32 rows: packed partials want multiples of 64");
+  spec = packed_spec(1000, 2, 64);
+  spec.packing_head_bytes = 0;
+  EXPECT_EQ(why_not_expressible(spec),
+            "packing_head_bytes=0: packed partials want some for each block");
   for (int chunks : {-1, 5}) {
     spec = packed_spec(1000, 2, 64);
     spec.packed_chunks = chunks;
@@ -395,12 +399,16 @@ TEST(Plan, WhereTheCostIsKnownTheHeightOfLeastTimeIsTaken) {
   EXPECT_EQ(next_height(spec, 192), 128);
   EXPECT_EQ(next_height(spec, 128), 64);
   EXPECT_EQ(next_height(spec, 64), 0);
-  for (std::int64_t rows : {0, 1, 128, 700, 4096, 16384}) {
-    const std::int64_t picked = pick_tile_rows(spec, rows);
-    for (std::int64_t height : {64, 128, 192}) {
-      EXPECT_LE(expected_us(spec, rows, picked), expected_us(spec, rows, height)) << rows;
+  for (Transport transport : {Transport::kCopyEngine, Transport::kDirect}) {
+    spec.transport = transport;
+    for (std::int64_t rows : {0, 1, 128, 700, 4096, 16384}) {
+      const std::int64_t picked = pick_tile_rows(spec, rows);
+      for (std::int64_t height : {64, 128, 192}) {
+        EXPECT_LE(expected_us(spec, rows, picked), expected_us(spec, rows, height)) << rows;
+        EXPECT_GE(expected_us(spec, rows, height), 0) << rows;
+      }
+      EXPECT_EQ(CallPlan(spec, rows).tile_rows(), picked);
     }
-    EXPECT_EQ(CallPlan(spec, rows).tile_rows(), picked);
   }
   // Low tiles give each rank a band where tall ones give one rank all, and the last ones' results
   // take less; tall ones multiply faster.

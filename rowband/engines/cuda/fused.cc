@@ -6,6 +6,7 @@
 
 #include "rowband/base/cuda/launch_check.h"
 #include "rowband/base/fail.h"
+#include "rowband/engines/cuda/planner.h"
 #include "rowband/engines/cuda/tensor_map.h"
 #include "rowband/engines/cuda/turns.h"
 #include "rowband/engines/fault_hooks.h"
@@ -173,22 +174,12 @@ void CudaFused::point_to_windows(FusedArguments& a, const CallPlan& plan) const 
   }
 }
 
-int CudaFused::pieces_on_link(const CallPlan& plan) const {
-  const PiecesOnLink& most = spec_.world == 2 ? kPiecesToOnePeer : kPiecesToSeveral;
-  // A single round of tiles fills no link for long.
-  if (plan.tiles() <= clusters_) return 0;
-  if (plan.tiles() < kShortRounds * clusters_ || plan.tile_rows() == kGroupRows) {
-    return most.of_short_calls;
-  }
-  return spec_.packs_partials() ? most.packed : most.plain;
-}
-
 FusedArguments CudaFused::arguments(const FusedCall& call, const CallPlan& plan) {
   FusedArguments a = call_arguments(call, plan, rank_, spec_.world);
   a.fp8_wire = spec_.wire == Wire::kFp8 && spec_.world > 1;
   a.copy_engine = copies_ != nullptr;
   a.packed_chunks = spec_.packed_chunks;
-  a.pieces_on_link = pieces_on_link(plan);
+  a.pieces_on_link = pieces_on_link(spec_, plan);
   if (options_.faults) {
     a.skip_transfers = calls_ >= options_.faults->skip_transfers_from;
     a.drop_transfers = calls_ >= options_.faults->drop_transfers_from;

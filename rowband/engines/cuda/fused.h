@@ -38,7 +38,6 @@ class CudaFused final : public FusedExecutor {
   std::string why_peers_did_not_begin(std::chrono::nanoseconds patience) const;
   void follow_last_call(cudaStream_t stream);
   FusedArguments arguments(const FusedCall& call, const CallPlan& plan);
-  int pieces_on_link(const CallPlan& plan) const;  // 0: no limit
   void point_to_windows(FusedArguments& a, const CallPlan& plan) const;
   cudaStream_t stream_of(void* given) const {
     return given != nullptr ? static_cast<cudaStream_t>(given) : own_stream_;

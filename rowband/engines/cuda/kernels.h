@@ -23,17 +23,6 @@ inline constexpr int kPieceParts = 4;                   // of a piece, each a wa
 inline constexpr int kHeadsBytes = kPieceParts * 4;     // of a packed piece, a word for each part
 inline constexpr int kDepth = 128;                      // of a pipeline stage, and of a scale block
 
-// Copies of pieces, of 8 KiB or packed in 6, that may be on their way to the peers at one time.
-// Fewer leave NVLink 4 idle, the more so the lower the GPU's clock, more stand in the network and
-// the operands' loads behind them, which short calls and low tiles feel most (docs/performance.md).
-struct PiecesOnLink {
-  int plain, packed, of_short_calls;  // the last also under tiles of kGroupRows
-};
-// Of several peers any may be busy with the others': twice as many, a guess.
-inline constexpr PiecesOnLink kPiecesToOnePeer = {96, 112, 72}, kPiecesToSeveral = {192, 224, 144};
-inline constexpr int kShortRounds = 4;                            // of tiles
-static_assert(kPiecesToSeveral.of_short_calls >= kMaxWorld - 1);  // a piece leaves for all at once
-
 // What a wait is for: a peer's partials, its results, its start, or the own copies to it. The first
 // two have flags in the window.
 inline constexpr std::uint32_t kScatterLeg = 0, kGatherLeg = 1, kStartLeg = 2, kCopyLeg = 3;

@@ -34,7 +34,7 @@ class CudaPlanner final : public EnginePlanner {
     }
     if (spec.packs_partials()) spec.packing_head_bytes = kHeadsBytes;
     if (spec.packed_chunks == spec.chunks) {
-      spec.tile_rows = 2 * kGroupRows;  // the tallest would be 1 to 3% slower
+      spec.tile_rows = 2 * kGroupRows;  // the tallest would be up to 3% slower in large calls
     }
     return spec;
   }
@@ -77,15 +77,14 @@ class CudaPlanner final : public EnginePlanner {
 
  private:
   // Of a band. All of them where a large call waits for the link even with packing on top of its
-  // products, which makes these slower (5% at K = 4096). Where that is less clear (the fp8 wire at
-  // K = 2048) and own tiles come between the peers', the first: before the own ones begin the
-  // cores wait for the link anyhow.
+  // products, which makes these slower: not at K = 4096, where it gained nothing. Where the link is
+  // not so clearly what it waits for (the fp8 wire at K = 2048) and own tiles come between the
+  // peers', the first: until own ones begin the cores wait for the link. Of eight chunks three
+  // measured best.
   static int packed_chunks(const PlanSpec& spec) {
     const double ratio = link_to_products(spec);
-    if (ratio > 1.75) return spec.chunks;
-    if (ratio > 1.25 && between(spec.transport, spec.wire)) {
-      return std::max(1, spec.chunks * 3 / 8);
-    }
+    if (ratio > 1.6) return spec.chunks;
+    if (ratio > 1.15 && between(spec.transport, spec.wire)) return std::max(1, spec.chunks * 3 / 8);
     return 0;
   }
 
@@ -109,6 +108,20 @@ class CudaPlanner final : public EnginePlanner {
 };
 
 }  // namespace
+
+// Pieces have 8 KiB, packed ones 6. Fewer leave NVLink 4 idle, the more so the lower the GPU's
+// clock; more stand in the network and the operands' loads behind them, which short calls feel and
+// low tiles, of more loads (docs/performance.md). Of several peers any may be busy with the others'
+// pieces: twice as many, a guess.
+int pieces_on_link(const PlanSpec& spec, const CallPlan& plan) {
+  constexpr int kPlain = 96, kPacked = 112, kOfShortCalls = 72;
+  static_assert(kOfShortCalls >= kMaxWorld - 1);  // a finished piece leaves for all peers at once
+  const std::int64_t rounds = plan.tiles() / spec.cost.workers;
+  if (plan.tiles() <= spec.cost.workers) return 0;  // a single round fills no link for long
+  const bool is_short = rounds < (plan.tile_rows() == kGroupRows ? 16 : 4);
+  const int to_one = is_short ? kOfShortCalls : spec.packs_partials() ? kPacked : kPlain;
+  return spec.world == 2 ? to_one : 2 * to_one;
+}
 
 std::unique_ptr<EnginePlanner> make_cuda_planner(const PlannerOptions& options) {
   const int most = options.multiprocessors / 2;

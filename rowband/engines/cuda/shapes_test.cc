@@ -61,7 +61,7 @@ TEST(CudaShapes, OnlyABandsFirstChunksPacked) {
       const PlanSpec spec = GemmAllReduce::plan_spec(*engine, options, world);
       return spec.packs_partials() && spec.packed_chunks < spec.chunks;
     };
-    for (std::int64_t depth : {2048, 1536, 1024, 768, 512, 384, 256}) {
+    for (std::int64_t depth : {2048, 1536, 1280, 1024, 768, 640, 512, 384, 256}) {
       options.depth = depth;
       if (partly()) break;
     }
