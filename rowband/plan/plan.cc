@@ -57,9 +57,8 @@ bool encodes(const PlanSpec& spec) { return spec.wire == Wire::kFp8 && spec.worl
 // packed.
 std::int64_t partial_bytes(const PlanSpec& spec, const TileOrder& order, int owner) {
   const Range band = order.band_tiles(owner);
-  const int packed_chunks = std::min(spec.packed_chunks, order.chunk_count(owner));
   const std::int64_t packed_end =
-      packed_chunks > 0 ? order.chunk_tiles(owner, packed_chunks - 1).end : band.begin;
+      spec.packs_partials() ? order.chunk_tiles(owner, spec.packed_chunks - 1).end : band.begin;
   const std::int64_t blocks_down = order.rows_of({band.begin, packed_end}).size() / kPackedBlock;
   const std::int64_t block = kPackedBlock * kPackedBlock * 12 / 8 + spec.packing_head_bytes;
   return blocks_down * (spec.cols / kPackedBlock) * block +

@@ -154,8 +154,7 @@ struct FusedArguments {
   std::int32_t rank, world;
   bool fp8_wire;
   bool copy_engine;
-  std::int32_t
-      packed_chunks;  // of a band, the first ones: whole pieces of their partials travel packed
+  std::int32_t packed_chunks;  // of a band, the first ones, whose whole pieces travel packed
 
   // Faults that tests order: see FaultHooks.
   bool skip_transfers, drop_transfers;

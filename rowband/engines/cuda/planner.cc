@@ -115,9 +115,9 @@ class CudaPlanner final : public EnginePlanner {
 // pieces: twice as many, a guess.
 int pieces_on_link(const PlanSpec& spec, const CallPlan& plan) {
   constexpr int kPlain = 96, kPacked = 112, kOfShortCalls = 72;
-  static_assert(kOfShortCalls >= kMaxWorld - 1);  // a finished piece leaves for all peers at once
-  const std::int64_t rounds = plan.tiles() / spec.cost.workers;
+  static_assert(kOfShortCalls >= kMaxWorld - 1);    // a finished piece leaves for all peers at once
   if (plan.tiles() <= spec.cost.workers) return 0;  // a single round fills no link for long
+  const std::int64_t rounds = plan.tiles() / spec.cost.workers;
   const bool is_short = rounds < (plan.tile_rows() == kGroupRows ? 16 : 4);
   const int to_one = is_short ? kOfShortCalls : spec.packs_partials() ? kPacked : kPlain;
   return spec.world == 2 ? to_one : 2 * to_one;
