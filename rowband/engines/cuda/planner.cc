@@ -109,9 +109,9 @@ class CudaPlanner final : public EnginePlanner {
 
 }  // namespace
 
-// Pieces have 8 KiB, packed ones 6. Fewer leave NVLink 4 idle, the more so the lower the GPU's
-// clock; more stand in the network and the operands' loads behind them, which short calls feel and
-// low tiles, of more loads (docs/performance.md). Of several peers any may be busy with the others'
+// Pieces have 8 KiB, packed ones 6. Fewer leave NVLink 4 idle, on some GPUs sooner than on others;
+// more stand in the network and the operands' loads behind them, which short calls feel and low
+// tiles, of more loads (docs/performance.md). Of several peers any may be busy with the others'
 // pieces: twice as many, a guess.
 int pieces_on_link(const PlanSpec& spec, const CallPlan& plan) {
   constexpr int kPlain = 96, kPacked = 112, kOfShortCalls = 72;
