@@ -25,7 +25,8 @@ struct FaultHooks {
   std::int64_t delay_from = kNever;           // so does every call from here on
   std::chrono::microseconds delay{0};
   std::chrono::microseconds jitter{0};  // a random wait up to this long before each hand-over
-  std::int64_t throw_in_call = kNever;  // the first tile of this call throws
+  std::size_t late_copies = 0;  // GPU engines' copy_engine: so many bytes travel before each chunk
+  std::int64_t throw_in_call = kNever;  // the first tile of this call throws; on GPUs, its launch
   std::int64_t kill_in_call = kNever;   // SIGKILL to this process after the peers' tiles
 
   // No faults: every call in tiles of this height; on GPUs, with so many pieces on their way to the

@@ -8,10 +8,21 @@
 namespace rowband::cuda {
 namespace {
 
-__device__ void announce(const FusedArguments& a, int peer, std::uint64_t call, std::int64_t rows) {
+__device__ bool await_begun(const FusedArguments& a, int peer, std::uint64_t call) {
+  return await(a, &a.card[peer][call % 2].epoch, epoch_of(call), kStartLeg, peer, 0);
+}
+
+// False once the call has failed: then the card before stays, so that the peer reads it. Card k
+// overwrites card k - 2, which the peer may have to read until it begins call k - 1. A rank that
+// ran k - 1 has seen that; one that refused it waits for that here.
+__device__ bool announce(const FusedArguments& a, int peer, std::uint64_t call, std::int64_t rows) {
+  if (failed(a)) return false;
+  if (*a.call_after_refusal == call && !await_begun(a, peer, call - 1)) return false;
   Card* card = a.card_at[peer] + call % 2;
   *reinterpret_cast<volatile std::int64_t*>(&card->rows) = rows;
+  *reinterpret_cast<volatile std::uint32_t*>(&card->slot) = a.slot;
   ptx::store_release_system(&card->epoch, epoch_of(call));
+  return true;
 }
 
 __global__ void refuse_call(const __grid_constant__ FusedArguments a) {
@@ -19,6 +30,7 @@ __global__ void refuse_call(const __grid_constant__ FusedArguments a) {
   for (int peer = 0; peer < a.world; ++peer) {
     if (peer != a.rank) announce(a, peer, call, kRefused);
   }
+  *a.call_after_refusal = call + 1;
   clear(a, tally(a, call + 1), 0, 1);
   for (int block = 0; block < a.blocks; ++block) a.calls[block] = call;
 }
@@ -28,14 +40,21 @@ __device__ void announce_call(const FusedArguments& a) {
   const int peer = threadIdx.x % 32;
   const std::uint64_t call = this_call(a);
   if (peer >= a.world || peer == a.rank) return;
-  announce(a, peer, call, a.order.rows);
+  if (!announce(a, peer, call, a.order.rows) || !await_begun(a, peer, call)) return;
 
+  const auto differs = [&](Status::Code code, std::int64_t own, std::int64_t theirs) {
+    fail_call(a, {code, static_cast<std::uint32_t>(a.rank), kStartLeg,
+                  static_cast<std::uint32_t>(peer), 0, 0, own, theirs});
+  };
   const Card* from = a.card[peer] + call % 2;
-  if (!await(a, &from->epoch, epoch_of(call), kStartLeg, peer, 0)) return;
   const std::int64_t rows = *reinterpret_cast<const volatile std::int64_t*>(&from->rows);
-  if (rows != a.order.rows) {
-    fail_call(a, {Status::kDisagreement, static_cast<std::uint32_t>(a.rank), kStartLeg,
-                  static_cast<std::uint32_t>(peer), 0, 0, rows});
+  const std::uint32_t slot = *reinterpret_cast<const volatile std::uint32_t*>(&from->slot);
+  if (rows == kRefused) {
+    differs(Status::kRefusal, 0, 0);
+  } else if (rows != a.order.rows) {
+    differs(Status::kDifferentRows, a.order.rows, rows);
+  } else if (slot != a.slot) {
+    differs(Status::kDifferentSlots, a.slot, slot);
   }
 }
 

@@ -25,8 +25,9 @@ struct ChunkCopy {
 // and it can be captured into a graph with the caller's stream.
 class CopyQueues {
  public:
-  // On the current device. Throws Error(kUnavailable) where the driver has no stream waits.
-  explicit CopyQueues(int count);
+  // On the current device. Throws Error(kUnavailable) where the driver has no stream waits. For
+  // tests: so many bytes from the host go before each chunk, which comes late by them.
+  CopyQueues(int count, std::size_t bytes_before);
 
   // Before the kernel is launched on `caller`: the queues come after what the stream holds.
   void fork(cudaStream_t caller);
@@ -39,6 +40,9 @@ class CopyQueues {
   Event begun_;
   std::vector<Stream> queues_;
   std::vector<Event> done_;  // by queue
+  const std::size_t bytes_before_;
+  PinnedMemory before_from_;
+  DeviceMemory before_to_;
 };
 
 }  // namespace rowband::cuda

@@ -1,11 +1,12 @@
 // What a fault on the GPUs gives: an error in words on every rank, within the deadline, and never a
 // wrong result. Skipped, with a message, without a GPU.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include <mutex>
+#include <thread>
 
 #include "rowband/base/error.h"
-#include "rowband/engines/cuda/exact_calls.h"
+#include "rowband/engines/cuda/captured_calls.h"
 #include "rowband/engines/fault_hooks.h"
 
 namespace rowband::cuda {
@@ -84,8 +85,40 @@ TEST(CudaFaults, D03_DifferentMIsNamedOnEveryRank) {
             calls.queue(comm.rank() == 0 ? zero : one, 1);
             calls.expect_exact();
           });
-      EXPECT_THAT(all[0].text, AllOf(HasSubstr("different M"), HasSubstr(std::to_string(one))));
-      EXPECT_THAT(all[1].text, AllOf(HasSubstr("different M"), HasSubstr(std::to_string(zero))));
+      for (const auto& failure : all) {
+        EXPECT_THAT(failure.text, AllOf(HasSubstr("different M"),
+                                        HasSubstr(fmt::format("rank 0 passed {}", zero)),
+                                        HasSubstr(fmt::format("rank 1 passed {}", one))));
+      }
+    }
+  }
+}
+
+// A captured call keeps its slot; a peer that makes the same call eagerly is at another by then.
+TEST(CudaFaults, D03_DifferentOutputSlotsAreNamedOnEveryRank) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (const auto& mode : served_variants(small_options(), 2)) {
+    const auto all = failures(
+        2,
+        [&](int) {
+          auto options = mode;
+          options.deadline = 5s;
+          return options;
+        },
+        [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+          const ExactCalls calls(comm, engine, op);
+          const CapturedCalls captured(calls, {600});
+          calls.fill(600, 1);
+          if (comm.rank() == 0) {
+            captured.replay();
+          } else {
+            calls.run(600);
+          }
+          calls.expect_exact();
+        });
+    for (const auto& failure : all) {
+      EXPECT_THAT(failure.text, AllOf(HasSubstr("different output slots"), HasSubstr("rank 0"),
+                                      HasSubstr("rank 1")));
     }
   }
 }
@@ -105,18 +138,22 @@ TEST(CudaFaults, D03_DifferentOptionsAreNamedAtConstruction) {
 
 TEST(CudaFaults, R02_ATransportThatMovesNothingFailsTheSelfTest) {
   ROWBAND_NEEDS_GPUS(1);
-  for (std::int64_t from : {1, 6}) {  // also from the self-test's second call on
-    for (int faulty = 0; faulty < 3; ++faulty) {
-      for (const auto& mode : served_variants(small_options(), 3)) {
-        const auto all = failures(3, [&](int rank) {
-          auto options = mode;
-          options.faults = hooks(rank, faulty, [&](auto& f) { f.skip_transfers_from = from; });
-          return options;
-        });
-        for (const auto& failure : all) {
-          EXPECT_EQ(failure.code, ErrorCode::kCorrupted) << failure.text;
-          EXPECT_THAT(failure.text, AllOf(HasSubstr("self-test"),
-                                          HasSubstr(std::string(transport_name(mode.transport)))));
+  for (int world : {2, 3}) {
+    for (std::int64_t from : {1, 6}) {  // also from the self-test's second call on
+      for (int faulty = 0; faulty < world; ++faulty) {
+        for (const auto& mode : served_variants(small_options(), world)) {
+          SCOPED_TRACE(fmt::format("W={}, {}, from call {} on", world, variant_name(mode), from));
+          const auto all = failures(world, [&](int rank) {
+            auto options = mode;
+            options.faults = hooks(rank, faulty, [&](auto& f) { f.skip_transfers_from = from; });
+            return options;
+          });
+          for (const auto& failure : all) {
+            EXPECT_EQ(failure.code, ErrorCode::kCorrupted) << failure.text;
+            EXPECT_THAT(failure.text,
+                        AllOf(HasSubstr("self-test"),
+                              HasSubstr(std::string(transport_name(mode.transport)))));
+          }
         }
       }
     }
@@ -143,27 +180,30 @@ TEST(CudaFaults, R02_OneChunkThatIsNotMovedFailsTheSelfTest) {
 
 TEST(CudaFaults, D06_APeerThatSendsNothingIsNamedWithLegAndChunk) {
   ROWBAND_NEEDS_GPUS(1);
-  for (const auto& mode : served_variants(small_options(), 3)) {
-    const auto begin = std::chrono::steady_clock::now();
-    const auto all = failures(
-        3,
-        [&](int rank) {
-          auto options = mode;
-          options.self_test = false;
-          options.deadline = 500ms;
-          options.faults = hooks(rank, 2, [](auto& f) { f.drop_transfers_from = 7; });
-          return options;
-        },
-        [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-          const ExactCalls calls(comm, engine, op);
-          while (op.calls() < 7) calls.queue(600, op.calls());
-          calls.expect_exact();
-        });
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
-    for (int rank = 0; rank < 2; ++rank) {
-      EXPECT_THAT(all[rank].text,
-                  AllOf(HasSubstr("0.5 s"), HasSubstr("chunk 0 of rank 2"), HasSubstr("leg")))
-          << rank;
+  for (int world : {2, 3}) {
+    for (const auto& mode : served_variants(small_options(), world)) {
+      SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(mode));
+      const auto begin = std::chrono::steady_clock::now();
+      const auto all = failures(
+          world,
+          [&](int rank) {
+            auto options = mode;
+            options.self_test = false;
+            options.deadline = 500ms;
+            options.faults = hooks(rank, world - 1, [](auto& f) { f.drop_transfers_from = 7; });
+            return options;
+          },
+          [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+            const ExactCalls calls(comm, engine, op);
+            while (op.calls() < 7) calls.queue(600, op.calls());
+            calls.expect_exact();
+          });
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+      const std::string silent = fmt::format("chunk 0 of rank {}", world - 1);
+      for (int rank = 0; rank < world - 1; ++rank) {
+        EXPECT_THAT(all[rank].text, AllOf(HasSubstr("0.5 s"), HasSubstr(silent), HasSubstr("leg")))
+            << rank;
+      }
     }
   }
 }
@@ -201,7 +241,7 @@ TEST(CudaFaults, D06_ARankThatNeverBeginsIsNamedWithinTheDeadline) {
 
 TEST(CudaFaults, AFailedCallPoisonsTheOpAndLaterCallsFailAtOnce) {
   ROWBAND_NEEDS_GPUS(1);
-  failures(
+  const auto all = failures(
       2,
       [](int) {
         auto options = small_options();
@@ -223,6 +263,67 @@ TEST(CudaFaults, AFailedCallPoisonsTheOpAndLaterCallsFailAtOnce) {
         }
         EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
       });
+  EXPECT_THAT(all[0].text, HasSubstr("rank 0 waited 0.5 s"));
+  EXPECT_EQ(all[1].text, "");
+}
+
+// Of a rank that gave up, a peer that begins late takes no result; and what that rank had queued
+// behind the failed call leaves the peer's earlier result alone.
+TEST(CudaFaults, D06_ARankThatBeginsAfterItsPeerGaveUpFailsTooAndKeepsItsEarlierResult) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (int world : {2, 3}) {
+    for (auto mode : served_variants(small_options(), world)) {
+      if (mode.transport != Transport::kDirect) continue;  // copies that are queued are made
+      SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(mode));
+      const auto all = failures(
+          world,
+          [&](int) {
+            auto options = mode;
+            options.deadline = 500ms;
+            return options;
+          },
+          [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+            const ExactCalls calls(comm, engine, op);
+            const Output kept = calls.queue(600, 1);
+            calls.expect_exact();
+            comm.barrier(Deadline::after(60s));
+            if (comm.rank() == comm.size() - 1) {
+              std::this_thread::sleep_for(1500ms);
+              calls.check(kept, 1);
+              calls.expect_exact();
+            }
+            for (int call = 2; call < 5; ++call) calls.queue(600, call);
+            calls.expect_exact();
+          });
+      const std::string late = fmt::format("rank {}", world - 1);
+      for (const auto& failure : all) {
+        EXPECT_THAT(failure.text, AllOf(HasSubstr("waited 0.5 s"), HasSubstr(late)));
+      }
+    }
+  }
+}
+
+TEST(CudaFaults, ACallThatCannotBeLaunchedFailsOnEveryRankAtOnce) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (const auto& mode : served_variants(small_options(), 2)) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto all = failures(
+        2,
+        [&](int rank) {
+          auto options = mode;
+          options.self_test = false;
+          options.faults = hooks(rank, 1, [](auto& f) { f.throw_in_call = 6; });
+          return options;
+        },
+        [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+          const ExactCalls calls(comm, engine, op);
+          while (op.calls() < 6) calls.queue(600, op.calls());
+          calls.expect_exact();
+        });
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+    EXPECT_THAT(all[0].text, HasSubstr("rank 1 refused a call that rank 0 made"));
+    EXPECT_THAT(all[1].text, AllOf(HasSubstr("could not queue a call"), HasSubstr("fault hook")));
+  }
 }
 
 TEST(CudaFaults, ARefusedCallIsAnErrorForThePeerAndAllRefusingIsNone) {
@@ -231,7 +332,7 @@ TEST(CudaFaults, ARefusedCallIsAnErrorForThePeerAndAllRefusingIsNone) {
       2,
       [](int) {
         auto options = small_options();
-        options.deadline = 2s;
+        options.deadline = 60s;
         return options;
       },
       [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
@@ -243,13 +344,46 @@ TEST(CudaFaults, ARefusedCallIsAnErrorForThePeerAndAllRefusingIsNone) {
         misaligned.codes += comm.rank();
         try {
           op.run(misaligned, calls.w(), nullptr, nullptr, nullptr, calls.stream());
-          calls.expect_exact();
+          EXPECT_EQ(comm.rank(), 0);
         } catch (const Error& error) {
           EXPECT_EQ(comm.rank(), 1);
           EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
         }
+        const auto begin = std::chrono::steady_clock::now();
+        if (comm.rank() == 1) calls.queue(600, 3);  // the other, poisoned, makes none
+        check(cudaStreamSynchronize(calls.stream()), "waiting for the refused calls");
+        EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
       });
-  EXPECT_THAT(all[0].text, HasSubstr("rank 1 refused"));
+  for (const auto& failure : all) {
+    EXPECT_THAT(failure.text, HasSubstr("rank 1 refused a call that rank 0 made"));
+  }
+}
+
+// However far the one that refuses is ahead, its peer learns that it did.
+TEST(CudaFaults, SeveralRefusedCallsAreAnErrorForALatePeer) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (int ahead : {1, 2, 3, 4}) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto all = failures(
+        2,
+        [](int) {
+          auto options = small_options();
+          options.deadline = 60s;
+          return options;
+        },
+        [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+          const ExactCalls calls(comm, engine, op);
+          for (int i = 0; comm.rank() == 1 && i < ahead; ++i) op.refuse(calls.stream());
+          if (comm.rank() == 1) calls.queue(600, 2);
+          if (comm.rank() == 0) std::this_thread::sleep_for(200ms);
+          if (comm.rank() == 0) calls.queue(600, 1);
+          calls.expect_exact();
+        });
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s) << ahead;
+    for (const auto& failure : all) {
+      EXPECT_THAT(failure.text, HasSubstr("rank 1 refused a call that rank 0 made")) << ahead;
+    }
+  }
 }
 
 TEST(CudaFaults, P01_GpusThatCannotReachOneAnotherAreNamed) {
@@ -293,18 +427,31 @@ TEST(CudaFaults, WhatIsNotServedIsRefusedInWordsBeforeAnythingIsAllocated) {
 TEST(CudaFaults, L09_CloseIsIdempotentLocalAndSafeAfterAFailure) {
   ROWBAND_NEEDS_GPUS(1);
   for (const auto& mode : served_variants(small_options(), 2)) {
-    failures(
-        2, [&](int) { return mode; },
-        [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-          const ExactCalls calls(comm, engine, op);
-          calls.queue(600, 1);
-          calls.expect_exact();
-          comm.barrier(Deadline::after(60s));
-          op.close();
-          op.close();
-          EXPECT_FALSE(op.why_not({}, {}).empty());
-          EXPECT_THROW(calls.run(600), Error);
-        });
+    for (const bool fails : {false, true}) {
+      SCOPED_TRACE(variant_name(mode) + (fails ? ", after a failure" : ""));
+      const auto all = failures(
+          2,
+          [&](int) {
+            auto options = mode;
+            options.deadline = 500ms;
+            return options;
+          },
+          [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+            const ExactCalls calls(comm, engine, op);
+            calls.queue(600, 1);
+            calls.expect_exact();
+            if (fails && comm.rank() == 0) {
+              calls.queue(600, 2);
+              EXPECT_ANY_THROW(calls.expect_exact());
+            }
+            comm.barrier(Deadline::after(60s));
+            op.close();
+            op.close();
+            EXPECT_THAT(op.why_not(calls.x(600), calls.w()), HasSubstr("closed"));
+            EXPECT_THROW(calls.run(600), Error);
+          });
+      for (const auto& failure : all) EXPECT_EQ(failure.text, "the op has been closed");
+    }
   }
 }
 

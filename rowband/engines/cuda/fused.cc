@@ -56,7 +56,8 @@ CudaFused::CudaFused(Communicator& comm, const PlanSpec& spec, const FusedOption
     load_clock_exchange();
     timeline_ = std::make_unique<DeviceTimeline>(most_events(spec, clusters));
     if (spec.transport == Transport::kCopyEngine && spec.world > 1) {
-      copies_ = std::make_unique<CopyQueues>(kQueuesPerPeer * (spec.world - 1));
+      copies_ = std::make_unique<CopyQueues>(kQueuesPerPeer * (spec.world - 1),
+                                             options.faults ? options.faults->late_copies : 0);
     }
     if (options.faults) {
       calls_ = options.faults->first_call - 1;
@@ -104,13 +105,17 @@ std::string CudaFused::poison() const {
   switch (status->code) {
     case Status::kFine:
       return half_queued_;
-    case Status::kDisagreement:
-      if (status->rows == kRefused) {
-        return fmt::format("rank {} refused a call that rank {} made", status->peer, rank_);
-      }
+    case Status::kRefusal:
+      return fmt::format("rank {} refused a call that rank {} made", status->peer, status->rank);
+    case Status::kDifferentRows:
       return fmt::format(
-          "the ranks passed different M to one call: rank {} passed {}, rank {} another",
-          status->peer, status->rows, rank_);
+          "the ranks passed different M to one call: rank {} passed {}, rank {} passed {}",
+          status->rank, status->own, status->peer, status->theirs);
+    case Status::kDifferentSlots:
+      return fmt::format(
+          "the ranks write one call's result into different output slots: rank {} into {}, rank {} "
+          "into {}. A captured call keeps its slot, so all ranks capture and replay the same calls",
+          status->rank, status->own, status->peer, status->theirs);
     default:
       break;
   }
@@ -139,6 +144,7 @@ void CudaFused::point_to_windows(FusedArguments& a, const CallPlan& plan) const 
   a.code_scales = reinterpret_cast<const float*>(own + layout_.gather_scales);
   a.code_scale_rows = layout_.scale_block_stride;
   a.output = reinterpret_cast<Bf16*>(own + output_slot());
+  a.slot = static_cast<std::uint32_t>(calls_ % spec_.slots);
   for (int peer = 0; peer < spec_.world; ++peer) {
     if (plan.rows() > 0) {
       a.output_at[peer] =
@@ -271,8 +277,10 @@ void CudaFused::queue_copies(const FusedArguments& a, const CallPlan& plan) {
   const auto send = [&](std::uint32_t leg, int peer, int chunk, std::int64_t from, std::int64_t to,
                         std::int64_t bytes) {
     const int queue = kQueuesPerPeer * peer_slot(rank_, peer, spec_.world) + chunk % kQueuesPerPeer;
-    copies_->send(queue, {a.ready[leg][peer] + chunk, part(peer) + to, part(rank_) + from,
-                          static_cast<std::size_t>(bytes), a.copied[leg][peer] + chunk});
+    const bool skipped = a.skip_transfers && (a.skip_only_chunk < 0 || a.skip_only_chunk == chunk);
+    copies_->send(queue,
+                  {a.ready[leg][peer] + chunk, part(peer) + to, part(rank_) + from,
+                   skipped ? 0 : static_cast<std::size_t>(bytes), a.copied[leg][peer] + chunk});
   };
   for (int chunk = 0; chunk < spec_.chunks; ++chunk) {
     for (int step = 1; step < spec_.world; ++step) {
@@ -304,27 +312,41 @@ const Bf16* CudaFused::run(const FusedCall& call) {
     std::this_thread::sleep_for(options_.faults->delay);
   }
   const cudaStream_t stream = stream_of(call.stream);
+  bool launched = false;
   try {
-    queue_call(call, stream);
+    queue_call(call, stream, launched);
   } catch (const Error& error) {
     // The peers count this call, and the kernel may run without its copies.
     half_queued_ = fmt::format("rank {} could not queue a call: {}", rank_, error.what());
+    if (!launched) try_to_refuse(stream);
     throw;
   }
   if (call.timeline != nullptr) timeline_->collect(*call.timeline, rank_, stream);
   return reinterpret_cast<const Bf16*>(part(rank_) + output_slot());
 }
 
-void CudaFused::queue_call(const FusedCall& call, cudaStream_t stream) {
+void CudaFused::queue_call(const FusedCall& call, cudaStream_t stream, bool& launched) {
   const CallPlan plan(spec_, call.x.rows);
+  if (options_.faults && calls_ == options_.faults->throw_in_call) {
+    fail(ErrorCode::kInternal, "call {}: ordered by a fault hook", calls_);
+  }
   follow_last_call(stream);
   FusedArguments a = arguments(call, plan);
   if (call.timeline != nullptr) timeline_->point(a);
   if (copies_) copies_->fork(stream);
   launch_fused(a, clusters_, start_, stream);
+  launched = true;
   if (copies_) {
     queue_copies(a, plan);
     copies_->join(stream);
+  }
+}
+
+// So that the peers need not wait for their deadline; where this fails too, that ends their wait.
+void CudaFused::try_to_refuse(cudaStream_t stream) {
+  try {
+    launch_refuse(arguments({}, CallPlan(spec_, 0)), stream);
+  } catch (const Error&) {
   }
 }
 

@@ -48,7 +48,8 @@ class CudaFused final : public FusedExecutor {
   std::uint32_t* flags(int at_rank, std::uint32_t leg, int from) const;
   Card* cards(int at_rank, int from) const;
   Status* failure(int at_rank, int from) const;
-  void queue_call(const FusedCall& call, cudaStream_t stream);
+  void queue_call(const FusedCall& call, cudaStream_t stream, bool& launched);
+  void try_to_refuse(cudaStream_t stream);
   void queue_copies(const FusedArguments& a, const CallPlan& plan);
 
   const PlanSpec spec_;

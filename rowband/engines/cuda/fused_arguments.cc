@@ -13,6 +13,7 @@ namespace {
 struct Counters {
   std::uint32_t widened[2], tiles_taken[2];
   std::uint32_t link_tickets, link_arrivals;
+  std::uint64_t call_after_refusal;
   Status status;
   // Then calls[blocks] and chunk_begin[2][world][chunks] of 8 bytes, chunk_done[2][world][chunks]
   // and, of ready and copied, each [legs][world][chunks] of 4.
@@ -54,6 +55,7 @@ void point_to_counters(FusedArguments& a, void* counters) {
   }
   a.link_tickets = &first->link_tickets;
   a.link_arrivals = &first->link_arrivals;
+  a.call_after_refusal = &first->call_after_refusal;
   a.status = &first->status;
 }
 

@@ -7,51 +7,12 @@
 #include <random>
 #include <thread>
 
-#include "rowband/engines/cuda/random_calls.h"
+#include "rowband/engines/cuda/captured_calls.h"
 
 namespace rowband::cuda {
 namespace {
 
 using namespace std::chrono_literals;
-
-// What `queue` queues on the stream, captured.
-class Graph {
- public:
-  Graph(cudaStream_t stream, const std::function<void()>& queue) : stream_(stream) {
-    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "beginning a capture");
-    queue();
-    cudaGraph_t graph = nullptr;
-    check(cudaStreamEndCapture(stream_, &graph), "ending a capture");
-    const cudaError_t made = cudaGraphInstantiate(&graph_, graph, 0);
-    cudaGraphDestroy(graph);
-    check(made, "instantiating the graph");
-  }
-  ~Graph() { cudaGraphExecDestroy(graph_); }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-
-  void replay() const { check(cudaGraphLaunch(graph_, stream_), "launching the graph"); }
-
- private:
-  const cudaStream_t stream_;
-  cudaGraphExec_t graph_ = nullptr;
-};
-
-// Calls captured into a graph; each replay's results lie in the slots of the captured calls.
-class CapturedCalls {
- public:
-  CapturedCalls(const ExactCalls& calls, const std::vector<std::int64_t>& rows)
-      : graph_(calls.stream(), [&] {
-          for (const std::int64_t m : rows) results_.push_back(calls.run(m));
-        }) {}
-
-  const Output& result(std::size_t call = 0) const { return results_.at(call); }
-  void replay() const { graph_.replay(); }
-
- private:
-  std::vector<Output> results_;
-  const Graph graph_;
-};
 
 // On every wire and transport that is served, over both GPUs where there are two, and with ranks
 // that share one.
@@ -107,25 +68,31 @@ TEST(CudaGraphs, G03_G04_GraphsOfSeveralShapesReplayBesideEagerCalls) {
                });
 }
 
-// Kernel after kernel with nothing between, eager and in a graph.
+// Kernel after kernel with nothing between, eager and in a graph, each with operands of its own.
 TEST(CudaGraphs, G04_CallsThatFollowOneAnotherAtOnce) {
   ROWBAND_NEEDS_GPUS(1);
   auto options = exact_options(700, 320, 128);
-  options.slots = 4;
+  options.slots = 8;
   with_all_ops(options, [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-    const ExactCalls calls(comm, engine, op);
+    const auto stream = std::make_shared<TestStream>(comm);
     const std::vector<std::int64_t> rows = {700, 8, 64, 700};
-    const CapturedCalls captured(calls, rows);
-    for (int replay = 1; replay <= 50; ++replay) {
-      if (replay % 10 == 0) calls.expect_exact();  // no stream is filled
-      calls.fill(700, replay);
-      captured.replay();
-      for (std::size_t i = 0; i < rows.size(); ++i) calls.check(captured.result(i), replay);
-      std::vector<Output> results;
-      for (const std::int64_t m : rows) results.push_back(calls.run(m));
-      for (const Output& result : results) calls.check(result, replay);
+    std::vector<std::unique_ptr<ExactCalls>> calls;  // the captured ones', then the eager ones'
+    for (int i = 0; i < 8; ++i) {
+      calls.push_back(std::make_unique<ExactCalls>(comm, engine, op, stream));
     }
-    calls.expect_exact();
+    std::vector<Output> results;
+    const Graph graph(stream->get(), [&] {
+      for (int i = 0; i < 4; ++i) results.push_back(calls[i]->run(rows[i]));
+    });
+    for (int round = 0; round < 50; ++round) {
+      if (round % 10 == 0) stream->wait();  // no stream is filled
+      results.resize(4);
+      for (int i = 0; i < 8; ++i) calls[i]->fill(rows[i % 4], 8 * round + i);
+      graph.replay();
+      for (int i = 4; i < 8; ++i) results.push_back(calls[i]->run(rows[i % 4]));
+      for (int i = 0; i < 8; ++i) calls[i]->check(results[i], 8 * round + i);
+    }
+    for (const auto& each : calls) each->expect_exact();
   });
 }
 

@@ -31,14 +31,20 @@ inline constexpr int kLegs = 2;
 // Why a call failed; written once, by the first wait that ended without its event, for the host to
 // read, and to the peers, who pass it on.
 struct Status {
-  enum Code : std::uint32_t { kFine = 0, kDeadline = 1, kDisagreement = 2 };
+  enum Code : std::uint32_t {
+    kFine,
+    kDeadline,
+    kRefusal,         // the peer refused the call
+    kDifferentRows,   // passed another M
+    kDifferentSlots,  // writes into another output slot
+  };
   std::uint32_t code;
   std::uint32_t rank;  // whose wait
   std::uint32_t leg;
   std::uint32_t peer;
   std::uint32_t chunk;
   std::uint32_t unused;
-  std::int64_t rows;  // the peer's, under kDisagreement
+  std::int64_t own, theirs;  // rows or slots of `rank` and of `peer` that differ
 };
 
 // What a traced call did, by the device's clock.
@@ -68,10 +74,10 @@ struct ClockExchange {
 // In place of the rows of a call that a rank does not take part in.
 inline constexpr std::int64_t kRefused = -1;
 
-// A rank's word to its peers: this call has begun, with so many rows.
+// A rank's word to its peers: this call has begun, with so many rows, its result in that slot.
 struct Card {
   std::uint32_t epoch;
-  std::uint32_t unused;
+  std::uint32_t slot;
   std::int64_t rows;
 };
 
@@ -120,7 +126,8 @@ struct FusedArguments {
   const E4m3* codes;         // [rows, cols]
   const float* code_scales;  // [blocks of cols][code_scale_rows]
   std::int64_t code_scale_rows;
-  Bf16* output;  // [rows, cols]
+  Bf16* output;        // [rows, cols]
+  std::uint32_t slot;  // the output's
 
   // Copy engine: local flags, [chunks] by leg and peer. The copy queues wait for `ready`, reset it,
   // copy, and set `copied`, which the kernel resets and passes on to the peer's flag.
@@ -140,6 +147,7 @@ struct FusedArguments {
   // on the device, so that a graph does not freeze it.
   std::uint64_t* calls;  // [blocks]
   std::int32_t blocks;
+  std::uint64_t* call_after_refusal;  // the call behind the last that this rank refused, or 0
   Tally tally[2];       // of the even calls and of the odd: a call's own is zero at its start; it
                         // clears the other for the next
   Status* status;       // device memory

@@ -34,16 +34,15 @@ __device__ void publish(Status* to, const Status& reason) {
   to->leg = reason.leg;
   to->peer = reason.peer;
   to->chunk = reason.chunk;
-  to->rows = reason.rows;
+  to->own = reason.own;
+  to->theirs = reason.theirs;
   ptx::store_release_system(&to->code, reason.code);
 }
 
-// The peers are told, so that they need not wait for their own deadlines; of a disagreement they
-// know themselves.
+// The peers are told, so that they need not wait for their own deadlines.
 __device__ void fail_call(const FusedArguments& a, const Status& reason) {
   if (atomicCAS(&a.status->code, Status::kFine, reason.code) != Status::kFine) return;
   publish(a.host_status, reason);
-  if (reason.code == Status::kDisagreement) return;
   for (int peer = 0; peer < a.world; ++peer) {
     if (peer != a.rank) publish(a.failure_at[peer], reason);
   }
@@ -87,7 +86,7 @@ __device__ bool await(const FusedArguments& a, const std::uint32_t* flag, std::u
     if (looks % kLooks != 0) continue;
     if (failed(a) || failed_by(a, peer)) return false;
     if (ptx::clock_ns() - begin > last) {
-      fail_call(a, {Status::kDeadline, static_cast<std::uint32_t>(a.rank), leg, peer, chunk, 0, 0});
+      fail_call(a, {Status::kDeadline, static_cast<std::uint32_t>(a.rank), leg, peer, chunk});
       return false;
     }
   }

@@ -130,6 +130,26 @@ TEST(CudaProtocol, R08_R13_LateBytesAreWaitedFor) {
   }
 }
 
+// The same of the copy engine: its copies are slow, of bands so large that they take a while.
+TEST(CudaProtocol, R08_R13_LateCopiesAreWaitedFor) {
+  ROWBAND_NEEDS_GPUS(2);
+  for (auto options : served_variants(exact_options(4096, 3072, 128), 2)) {
+    if (options.transport != Transport::kCopyEngine) continue;
+    SCOPED_TRACE(variant_name(options));
+    auto faults = std::make_shared<FaultHooks>();
+    faults->late_copies = 8 << 20;
+    options.faults = faults;
+    options.chunks = 3;
+    with_gpu_ops(2, 2, options, [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+      const ExactCalls calls(comm, engine, op);
+      for (int call = 1; call <= 300; ++call) {
+        calls.queue(call % 3 == 0 ? 700 + call % 300 : 4096, call);
+      }
+      calls.expect_exact();
+    });
+  }
+}
+
 // With as few on their way as there may be, nearly every piece waits for another.
 TEST(CudaProtocol, PiecesThatWaitForTheirPlaceOnTheLink) {
   ROWBAND_NEEDS_GPUS(1);
@@ -153,21 +173,27 @@ TEST(CudaProtocol, PiecesThatWaitForTheirPlaceOnTheLink) {
 
 TEST(CudaProtocol, R10_TheCallNumberPasses32Bits) {
   ROWBAND_NEEDS_GPUS(1);
-  for (std::int64_t wrap : {std::int64_t{1} << 31, std::int64_t{1} << 32, std::int64_t{1} << 33}) {
-    for (auto options : served_variants(exact_options(600, 320, 128), 3)) {
-      auto faults = std::make_shared<FaultHooks>();
-      faults->first_call = wrap - 12;  // construction makes some calls
-      faults->pieces_on_link = 3;      // their count wraps, too
-      options.faults = faults;
-      with_gpu_ops(3, gpus(), options, [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-        EXPECT_LT(op.calls(), wrap - 2);
-        const ExactCalls calls(comm, engine, op);
-        for (int call = 1; call <= 30; ++call) {
-          calls.queue(call % 3 == 0 ? 600 : 10, call);
-        }
-        calls.expect_exact();
-        EXPECT_GT(op.calls(), wrap + 10);
-      });
+  for (int world : {2, 3}) {
+    for (int bits : {31, 32, 33}) {
+      const std::int64_t wrap = std::int64_t{1} << bits;
+      for (auto options : served_variants(exact_options(600, 320, 128), world)) {
+        SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(options));
+        auto faults = std::make_shared<FaultHooks>();
+        faults->first_call = wrap - 12;  // construction makes some calls
+        faults->pieces_on_link = 3;      // their count wraps, too
+        options.faults = faults;
+        with_gpu_ops(world, gpus(), options,
+                     [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                       EXPECT_LT(op.calls(), wrap - 2);
+                       const ExactCalls calls(comm, engine, op);
+                       for (int call = 1; call <= 30; ++call) {
+                         calls.queue(call % 3 == 0 ? 600 : 10, call);
+                         if (call % 4 == 0) op.refuse(calls.stream());
+                       }
+                       calls.expect_exact();
+                       EXPECT_GT(op.calls(), wrap + 10);
+                     });
+      }
     }
   }
 }
@@ -291,7 +317,7 @@ TEST(CudaProtocol, L05_TwoOpsAndTwoGroupsAtOnceDoNotMix) {
         all_ranks.arrive_and_wait();
         for (int call = 1; call <= 1000; ++call) {
           ops->first.queue(1 + call % 64, call + 10000 * group);
-          ops->second.queue(call % 300, call + 5000);
+          ops->second.queue(call % 300, call + 5000 + 10000 * group);
         }
         ops->first.expect_exact();
         ops->second.expect_exact();
