@@ -169,6 +169,24 @@ TEST(Policy, TheLimitIsThatOfTheTransportAndTheWire) {
   }
 }
 
+// docs/performance.md has the sweep over M. Below: the largest M at which fused took no less than
+// base, or 0.99 of it, which another run may turn; and the next one that was measured.
+TEST(Policy, NoCallIsFusedWhereTheSweepFoundItSlower) {
+  const auto limit = [](Transport transport, Wire wire) {
+    return measured_min_rows(
+        "cuda", {.cols = 7168, .depth = 2048, .world = 2, .wire = wire, .transport = transport});
+  };
+  const auto direct = limit(Transport::kDirect, Wire::kBf16);
+  EXPECT_GT(direct, 4);
+  EXPECT_LE(direct, 8);
+  const auto codes = limit(Transport::kDirect, Wire::kFp8);
+  EXPECT_GT(codes, 96);
+  EXPECT_LE(codes, 128);
+  const auto copied = limit(Transport::kCopyEngine, Wire::kBf16);
+  EXPECT_GT(copied, 2048);
+  EXPECT_LE(copied, 3072);
+}
+
 TEST(Policy, MostDeclinedRowsIsTheLastThatASearchFinds) {
   for (int world = 1; world <= 8; ++world) {
     for (std::int64_t max_rows : {1, 40, 700, 4096}) {
