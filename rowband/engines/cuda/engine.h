@@ -1,6 +1,7 @@
 // The cuda engine: GPU ranks, Hopper (sm_90a). The ranks are threads of one process, on one GPU or
-// several, or processes with a GPU each, which needs NCCL; the gather wire is bf16 and the
-// transport direct. What it does not serve it says.
+// several, or processes with a GPU each, which needs NCCL. It serves both wires and both
+// transports: the fp8 wire with a scale per block, for N that is a multiple of 16; copy_engine
+// where each rank has a GPU of its own. What it does not serve it says (Engine::why_not_served).
 #pragma once
 
 #include <memory>
