@@ -70,8 +70,9 @@ class RowParallelLinear {
   // On a GPU engine x and out are device memory and the call is queued on `stream` (a cudaStream_t,
   // the same for all calls; null: the engine's own) without waiting for it, so that it can be
   // captured into a graph; but with a timeline, with debug_check, or where a declined call's
-  // all-reduce goes through the host it does wait. A failed call's results are not to be used: see
-  // finish().
+  // all-reduce goes through the host it does wait. A captured call keeps its result's place in
+  // every replay, so that among eager calls a result may last no longer than to the next one: give
+  // `out` there. All ranks capture alike. A failed call's results are not to be used: see finish().
   Output forward(const Bf16* x, std::int64_t rows, std::int64_t x_row_stride, Bf16* out = nullptr,
                  Timeline* timeline = nullptr, void* stream = nullptr);
 

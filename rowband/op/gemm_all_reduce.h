@@ -70,13 +70,15 @@ class GemmAllReduce {
   // for it; if all refuse alike the op stays usable. Throws Error(kInvalidArgument) with why_not;
   // (kDisagreement) naming the ranks' M; (kDeadline), (kPeerLost), (kPoisoned). A GPU engine queues
   // the call: what fails later shows in poison() once the stream has passed it, and at the next
-  // call as kPoisoned. Its kernels see no peer's death, only that the deadline has passed.
+  // call as kPoisoned. Its kernels see no peer's death, only that the deadline has passed. A call
+  // that was captured into a graph keeps its slot in every replay: among eager calls its result, or
+  // theirs, may last no longer than to the next one. Give `out` there. All ranks capture alike.
   Output run(const ActivationView& x, const WeightView& w, const Bf16* bias = nullptr,
              Bf16* out = nullptr, Timeline* timeline = nullptr, void* stream = nullptr);
 
-  // In place of run() when this rank cannot make the call: it counts as a refused one. Local; but
-  // on the host engine, when the call before was refused too, it waits until the peers have begun
-  // that one.
+  // In place of run() when this rank cannot make the call: it counts as a refused one. Local,
+  // unless the call before was refused too: then it waits until the peers have begun that one, or,
+  // queued on a GPU engine's `stream`, that stream does.
   void refuse(void* stream = nullptr);
 
   // Collective. Calls with known answers that depend on rank, row and call, checked to the bit on
