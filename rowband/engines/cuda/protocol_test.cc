@@ -222,25 +222,32 @@ TEST(CudaProtocol, R11_AnAliasedOutputIsRefusedInWords) {
 
 TEST(CudaProtocol, R12_OtherCollectivesAndTheEnginesOtherWorkInBetweenUnderSkew) {
   ROWBAND_NEEDS_GPUS(1);
+  auto fp8 = exact_options(300, 320, 128);
+  fp8.wire = Wire::kFp8;
   for (const auto& [world, devices] : ranks()) {
     with_gpu_ops(world, devices, exact_options(600, 320, 128),
-                 [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                 [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+                   const auto second_engine = engine_for(comm.rank(), world, devices);
+                   const auto other = GemmAllReduce::create(comm, second_engine, fp8);
                    const auto partial = device_array<Bf16>(engine, 600 * 320);
                    const auto values = device_array<Bf16>(engine, 600 * 128);
                    const auto codes = device_array<E4m3>(engine, 600 * 128);
                    const auto scales = device_array<float>(engine, 600);
-                   const ExactCalls calls(comm, engine, op);
+                   const auto stream = std::make_shared<TestStream>(comm);
+                   const ExactCalls calls(comm, engine, op, stream);
+                   const ExactCalls others(comm, *second_engine, *other, stream);
                    std::minstd_rand random(comm.rank() + 1);
                    for (int call = 1; call <= 5000; ++call) {
                      if (random() % 50 == 0) std::this_thread::sleep_for(1us * (random() % 300));
                      calls.queue(1 + call % 600, call);
+                     if (call % 2 == 0) others.queue(1 + call % 300, call);
                      if (call % 3 == 0) {
                        engine.quantize(values.get(), 600, 128, 128, ScaleFormat::kFp32, codes.get(),
-                                       scales.get(), calls.stream());
+                                       scales.get(), stream->get());
                      }
                      if (call % 5 == 0) {
                        engine.gemm(calls.x(600), calls.w(), nullptr, partial.get(), nullptr,
-                                   calls.stream());
+                                   stream->get());
                      }
                      if (call % 64 == 0) {
                        comm.barrier(soon());
@@ -251,6 +258,8 @@ TEST(CudaProtocol, R12_OtherCollectivesAndTheEnginesOtherWorkInBetweenUnderSkew)
                      }
                    }
                    calls.expect_exact();
+                   others.expect_exact();
+                   comm.barrier(soon());
                  });
   }
 }

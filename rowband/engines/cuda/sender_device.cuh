@@ -142,9 +142,9 @@ class Sender {
     alive_ = !failed(a_);
     hesitate();
     for (int group = 0; group < groups(a_); ++group) {
-      if ((ready_ >> group & 1) == 0) make_ready(now, group);
+      if ((prepared_ >> group & 1) == 0) make_ready(now, group);
     }
-    ready_ = 0;
+    prepared_ = 0;
     const int copies = copies_to_peers(now);
     Errand next{.band = -1};
     for (int group = 0; group < groups(a_); ++group) {
@@ -166,7 +166,7 @@ class Sender {
       }
       if (next.band >= 0 && (!needs_partials(next) || have_partials(next.chunk))) {
         make_ready(next, group);
-        ready_ |= 1u << group;
+        prepared_ |= 1u << group;
       }
     }
     ++parts_;
@@ -299,9 +299,9 @@ class Sender {
   const Tally& tally_;
   LinkPlaces link_;
   Phases written_;
-  int arrived_ = -1;         // first lane: the last own chunk whose partials are here
-  std::uint32_t ready_ = 0;  // first lane: a bit for each group with its buffer for this tile
-  std::uint32_t parts_ = 0;  // of a chunk, written since it was last told of
+  int arrived_ = -1;  // the last own chunk whose partials are here, as the first lane knows
+  std::uint32_t prepared_ = 0;  // first lane: a bit for each group with its buffer for this tile
+  std::uint32_t parts_ = 0;     // of a chunk, written since it was last told of
   bool alive_ = true;
 };
 

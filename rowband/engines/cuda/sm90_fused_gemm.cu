@@ -7,12 +7,12 @@
 //                  busy; under lower tiles, of 128 or 64 rows, two or one
 //   warp 12        loads: feeds a ring of stages with operands and their scales; the half of the
 //                  rows that it loads goes to both blocks (multicast inside the cluster); in the
-//                  first block it takes the cluster's tiles and tells both blocks of them
+//                  cluster's first block it takes the tiles and tells both blocks of them
 //   warps 13, 14   senders of the left and of the right pieces of the groups (sender_device.cuh)
-//   warp 15        (arrivals_device.cuh) in the first block: announces the call, awaits the peers'
-//                  results; in the second: passes on what the copy engine has moved, clears the
-//                  next call's tally; with the fp8 wire, in every block: widens what arrives, and
-//                  the multiplying warps join in when their tiles are done
+//   warp 15        (arrivals_device.cuh) in the grid's first block: announces the call, awaits the
+//                  peers' results; in the second: passes on what the copy engine has moved, clears
+//                  the next call's tally; with the fp8 wire, in every block: widens what arrives,
+//                  and the multiplying warps join in when their tiles are done
 //
 // Protocol rules kept here (docs/design.md): 2, only own-band tiles wait, and the plan's order has
 // all that they wait for ahead of them; 3, a flag is stored with release after the chunk's bulk
