@@ -11,6 +11,10 @@
 
 namespace rowband::cuda {
 
+inline std::size_t bytes_of(const Output& y) {
+  return static_cast<std::size_t>(y.rows * y.cols) * sizeof(Bf16);
+}
+
 // One rank's operands. Every code but NaN occurs; rows may lie further apart than K.
 class RandomOperands {
  public:
@@ -20,10 +24,10 @@ class RandomOperands {
         cols_(spec.cols),
         depth_(spec.depth),
         stride_(std::max(row_stride, depth_)),
-        x_(device_array<E4m3>(engine, rows_ * stride_)),
-        w_(device_array<E4m3>(engine, cols_ * stride_)),
-        x_scales_(device_array<float>(engine, rows_ * scale_blocks(depth_))),
-        w_scales_(device_array<float>(engine, scale_blocks(cols_) * scale_blocks(depth_))) {
+        x_(unset<E4m3>(engine, rows_ * stride_)),
+        w_(unset<E4m3>(engine, cols_ * stride_)),
+        x_scales_(unset<float>(engine, rows_ * scale_blocks(depth_))),
+        w_scales_(unset<float>(engine, scale_blocks(cols_) * scale_blocks(depth_))) {
     fill_random(x_.get(), rows_ * stride_, seed, stream);
     fill_random(w_.get(), cols_ * stride_, seed + 1, stream);
     fill_random(x_scales_.get(), rows_ * scale_blocks(depth_), seed + 2, stream);
@@ -43,12 +47,19 @@ class RandomOperands {
   }
 
  private:
+  template <typename T>
+  static std::shared_ptr<T> unset(Engine& engine, std::int64_t count) {
+    return std::static_pointer_cast<T>(
+        engine.allocate(static_cast<std::size_t>(count) * sizeof(T)));
+  }
+
   const std::int64_t rows_, cols_, depth_, stride_;
   const std::shared_ptr<E4m3> x_, w_;
   const std::shared_ptr<float> x_scales_, w_scales_;
 };
 
-// The unfused path: this engine's GEMM, then the partials of all ranks added in rank order.
+// The unfused path: this engine's GEMM, then the partials of all ranks added in rank order; for
+// calls on the fp8 wire what the sum's codes say.
 class UnfusedPath {
  public:
   // Collective; before any call is queued.
@@ -62,18 +73,20 @@ class UnfusedPath {
   }
 
   // Collective. [rows, cols] on this rank's GPU.
-  const Bf16* run(const ActivationView& x, const WeightView& w, const TestStream& stream) const {
+  const Bf16* run(const ActivationView& x, const WeightView& w, const TestStream& stream,
+                  Wire wire = Wire::kBf16) const {
     engine_.gemm(x, w, nullptr, static_cast<Bf16*>(partial_.get()), nullptr, stream.get());
     stream.wait();
     const Bf16* own = static_cast<const Bf16*>(partial_.get());
     std::vector<const Bf16*> partials(static_cast<std::size_t>(comm_.size()));
     const auto deadline = Deadline::after(std::chrono::seconds(60));
     comm_.all_gather(&own, partials.data(), sizeof own, deadline);
-    add_partials(partials.data(), comm_.size(), x.rows * w.cols, static_cast<Bf16*>(sum_.get()),
-                 stream.get());
+    auto* sum = static_cast<Bf16*>(sum_.get());
+    add_partials(partials.data(), comm_.size(), x.rows * w.cols, sum, stream.get());
+    if (wire == Wire::kFp8) encode_and_widen(sum, x.rows, w.cols, stream.get());
     stream.wait();
     comm_.barrier(deadline);
-    return static_cast<const Bf16*>(sum_.get());
+    return sum;
   }
 
  private:
@@ -82,9 +95,53 @@ class UnfusedPath {
   const DeviceMemory partial_, sum_;
 };
 
-inline std::size_t bytes_of(const Output& y) {
-  return static_cast<std::size_t>(y.rows * y.cols) * sizeof(Bf16);
-}
+// Calls whose operands take turns, so that what an earlier call left behind is wrong, held to the
+// unfused path's bits.
+class CallsInTurn {
+ public:
+  // Collective; before any call is queued.
+  CallsInTurn(Communicator& comm, Engine& engine, GemmAllReduce& op, std::uint64_t seed)
+      : op_(op), stream_(comm), found_(engine) {
+    const PlanSpec& spec = op.spec();
+    const Output whole{nullptr, spec.max_rows, spec.cols};
+    for (std::uint64_t set = 0; set < 3; ++set) {
+      sets_.push_back({{engine, spec, seed + 100 * set + 4 * comm.rank(), stream_.get()},
+                       allocate_device(bytes_of(whole))});
+    }
+    {
+      const UnfusedPath unfused(comm, engine, spec.max_rows * spec.cols);
+      for (const auto& [operands, want] : sets_) {
+        engine.copy(want.get(), unfused.run(operands.x(), operands.w(), stream_, spec.wire),
+                    bytes_of(whole), stream_.get());
+        stream_.wait();
+      }
+    }
+    comm.barrier(Deadline::after(std::chrono::seconds(60)));  // freeing waits for the device
+  }
+
+  // Of the first `rows` rows of the next operands.
+  void queue(std::int64_t rows) {
+    const auto& [operands, want] = sets_[next_++ % sets_.size()];
+    const Output y =
+        op_.run(operands.x(rows), operands.w(), nullptr, nullptr, nullptr, stream_.get());
+    check_equal(y.data, want.get(), bytes_of(y), found_.get(), stream_.get());
+  }
+  void expect_equal() const {
+    found_.expect_none("against the unfused path", stream_.get());
+    if (const std::string reason = op_.poison(); !reason.empty()) throw std::runtime_error(reason);
+  }
+
+ private:
+  struct Set {
+    RandomOperands operands;
+    DeviceMemory want;
+  };
+  GemmAllReduce& op_;
+  const TestStream stream_;
+  const DeviceFindings found_;
+  std::vector<Set> sets_;
+  std::size_t next_ = 0;
+};
 
 // Collective. Throws unless the results of all ranks are equal to the bit.
 class EqualOnAllRanks {

@@ -198,21 +198,14 @@ TEST(CudaShapes, M09_FewRowsLeaveTheirNeighboursAlone) {
 TEST(CudaShapes, M10_LargeCallsEqualTheUnfusedPathEveryTime) {
   ROWBAND_NEEDS_GPUS(1);
   for (const auto& [rows, depth] : {std::pair{16384, 640}, {32768, 2176}}) {
-    const auto options = untested(exact_options(rows, 7168, depth));
-    with_gpu_ops(2, gpus(), options, [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-      const TestStream stream(comm);
-      const RandomOperands operands(engine, op.spec(), 10 * comm.rank(), stream.get());
-      const DeviceFindings found(engine);
-      const UnfusedPath unfused(comm, engine, op.spec().max_rows * op.spec().cols);
-      const Bf16* want = unfused.run(operands.x(), operands.w(), stream);
-      for (int repeat = 0; repeat < 20; ++repeat) {
-        const Output y =
-            op.run(operands.x(), operands.w(), nullptr, nullptr, nullptr, stream.get());
-        check_equal(y.data, want, bytes_of(y), found.get(), stream.get());
-      }
-      found.expect_none("against the unfused path", stream.get());
-      EXPECT_EQ(op.poison(), "");
-    });
+    for (const auto& options : served_variants(untested(exact_options(rows, 7168, depth)), 2)) {
+      SCOPED_TRACE("M=" + std::to_string(rows) + ", " + variant_name(options));
+      with_gpu_ops(2, gpus(), options, [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+        CallsInTurn calls(comm, engine, op, 10);
+        for (int repeat = 0; repeat < 21; ++repeat) calls.queue(op.spec().max_rows);
+        calls.expect_equal();
+      });
+    }
   }
 }
 

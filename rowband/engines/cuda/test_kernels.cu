@@ -84,6 +84,27 @@ __global__ void add_partials_kernel(Partials partials, int world, std::int64_t c
   }
 }
 
+__global__ void encode_and_widen_kernel(Bf16* y, std::int64_t rows, std::int64_t cols) {
+  constexpr std::int64_t kBlock = 128;
+  const std::int64_t blocks = (cols + kBlock - 1) / kBlock;
+  ROWBAND_FOR_EACH(i, rows * blocks) {
+    const std::int64_t col = i % blocks * kBlock;
+    auto* pairs = reinterpret_cast<std::uint32_t*>(y + i / blocks * cols + col);
+    const std::int64_t count = (col + kBlock < cols ? kBlock : cols - col) / 2;
+    float amax = 0;
+    for (std::int64_t j = 0; j < count; ++j) {
+      const float2 values = widened(pairs[j]);
+      amax = fmaxf(amax, fmaxf(fabsf(values.x), fabsf(values.y)));
+    }
+    const float scale = block_scale(amax, false);
+    const Division by(scale);
+    for (std::int64_t j = 0; j < count; ++j) {
+      const float2 values = widened(pairs[j]);
+      pairs[j] = widen_codes(e4m3_codes(values.x, values.y, by), scale);
+    }
+  }
+}
+
 __global__ void check_ordinary_codes_kernel(float amax, Findings* findings) {
   const Division by(block_scale(amax, false));
   ROWBAND_FOR_EACH(i, std::int64_t{65536}) {
@@ -181,6 +202,7 @@ void load_test_kernels() {
                              reinterpret_cast<const void*>(&fill_codes_kernel),
                              reinterpret_cast<const void*>(&fill_scales_kernel),
                              reinterpret_cast<const void*>(&add_partials_kernel),
+                             reinterpret_cast<const void*>(&encode_and_widen_kernel),
                              reinterpret_cast<const void*>(&check_ordinary_codes_kernel),
                              reinterpret_cast<const void*>(&check_sums_of_two_kernel),
                              reinterpret_cast<const void*>(&check_packing_kernel),
@@ -221,6 +243,12 @@ void add_partials(const Bf16* const* partials, int world, std::int64_t count, Bf
   for (int rank = 0; rank < world; ++rank) all.of[rank] = partials[rank];
   add_partials_kernel<<<blocks_for(count), kThreads, 0, stream>>>(all, world, count, sum);
   check(cudaGetLastError(), "adding partials");
+}
+
+void encode_and_widen(Bf16* y, std::int64_t rows, std::int64_t cols, cudaStream_t stream) {
+  encode_and_widen_kernel<<<blocks_for(rows * (cols / 128 + 1)), kThreads, 0, stream>>>(y, rows,
+                                                                                        cols);
+  check(cudaGetLastError(), "encoding a result");
 }
 
 void check_ordinary_codes(float amax, Findings* findings, cudaStream_t stream) {

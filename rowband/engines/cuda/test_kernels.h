@@ -36,6 +36,9 @@ void fill_random(float* scales, std::int64_t count, std::uint64_t seed, cudaStre
 void add_partials(const Bf16* const* partials, int world, std::int64_t count, Bf16* sum,
                   cudaStream_t stream);
 
+// Every 128 columns of a row of y, as they come over the fp8 wire: what their codes say.
+void encode_and_widen(Bf16* y, std::int64_t rows, std::int64_t cols, cudaStream_t stream);
+
 // Of every bf16 up to `amax`, which makes an ordinary block: ordinary_codes against e4m3_codes.
 void check_ordinary_codes(float amax, Findings* findings, cudaStream_t stream);
 
