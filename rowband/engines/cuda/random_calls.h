@@ -8,6 +8,7 @@
 
 #include "rowband/base/cuda/device_memory.h"
 #include "rowband/engines/cuda/exact_calls.h"
+#include "rowband/numerics/reference.h"
 
 namespace rowband::cuda {
 
@@ -57,6 +58,57 @@ class RandomOperands {
   const std::shared_ptr<E4m3> x_, w_;
   const std::shared_ptr<float> x_scales_, w_scales_;
 };
+
+// The operands of all ranks on the host, for the float64 reference.
+class OperandsOfAllRanks {
+ public:
+  explicit OperandsOfAllRanks(int world) : ranks_(static_cast<std::size_t>(world)) {}
+
+  // By every rank.
+  void fetch(int rank, Engine& engine, const RandomOperands& operands, const TestStream& stream) {
+    One& own = ranks_[static_cast<std::size_t>(rank)];
+    own.x = operands.x();
+    own.w = operands.w();
+    const std::int64_t blocks = scale_blocks(own.x.depth);
+    const auto bring = [&](auto& to, const auto*& from, std::int64_t count) {
+      to.resize(static_cast<std::size_t>(count));
+      engine.download(to.data(), from, to.size() * sizeof(to[0]), stream.get());
+      from = to.data();
+    };
+    bring(own.x_codes, own.x.codes, own.x.rows * own.x.row_stride);
+    bring(own.w_codes, own.w.codes, own.w.cols * own.w.row_stride);
+    bring(own.x_scales, own.x.scales, own.x.rows * blocks);
+    bring(own.w_scales, own.w.scales, scale_blocks(own.w.cols) * blocks);
+  }
+  std::vector<double> reference(const std::vector<std::int64_t>& rows) const {
+    std::vector<ActivationView> xs;
+    std::vector<WeightView> ws;
+    for (const One& one : ranks_) {
+      xs.push_back(one.x);
+      ws.push_back(one.w);
+    }
+    return reference_rows(xs, ws, nullptr, rows, 16);
+  }
+
+ private:
+  struct One {
+    ActivationView x;
+    WeightView w;
+    std::vector<E4m3> x_codes, w_codes;
+    std::vector<float> x_scales, w_scales;
+  };
+  std::vector<One> ranks_;
+};
+
+// Of a result on the device, on the host, behind what `to` holds.
+inline void append_rows(std::vector<Bf16>& to, Engine& engine, const Output& y,
+                        const std::vector<std::int64_t>& rows, const TestStream& stream) {
+  for (const std::int64_t row : rows) {
+    to.resize(to.size() + static_cast<std::size_t>(y.cols));
+    engine.download(to.data() + to.size() - y.cols, y.data + row * y.cols, y.cols * sizeof(Bf16),
+                    stream.get());
+  }
+}
 
 // The unfused path: this engine's GEMM, then the partials of all ranks added in rank order; for
 // calls on the fp8 wire what the sum's codes say.

@@ -2,6 +2,8 @@
 // strides; exact to the bit. Skipped, with a message, without a GPU.
 #include <gmock/gmock.h>
 
+#include <map>
+
 #include "rowband/base/error.h"
 #include "rowband/engines/cuda/random_calls.h"
 #include "rowband/testing/operands.h"
@@ -101,6 +103,52 @@ TEST(CudaShapes, M08_K01_K03_GridOfShapes) {
   }
 }
 
+// Codes and scales that differ along every dimension: a permuted depth block, or a scale of another
+// row or block, is no small error.
+TEST(CudaShapes, M08_GridOfShapesOfRandomOperandsAgainstTheFloat64Reference) {
+  ROWBAND_NEEDS_GPUS(1);
+  struct Shape {
+    int world;
+    std::int64_t cols, depth;
+  };
+  for (const auto& [world, cols, depth] : std::initializer_list<Shape>{{2, 128, 128},
+                                                                       {2, 384, 256},
+                                                                       {2, 320, 4096},
+                                                                       {3, 1008, 640},
+                                                                       {4, 1024, 384},
+                                                                       {4, 7168, 1152},
+                                                                       {8, 272, 2048}}) {
+    for (const auto& options : served_variants(untested(exact_options(4096, cols, depth)), world)) {
+      OperandsOfAllRanks on_host(world);
+      std::map<std::int64_t, std::vector<Bf16>> got;  // by M, of the rows below
+      const auto sampled = [](std::int64_t m) {
+        std::vector<std::int64_t> rows(8);
+        for (int i = 0; i < 8; ++i) rows[i] = i * (m - 1) / 7;
+        return rows;
+      };
+      with_gpu_ops(
+          world, gpus(), options, [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+            const TestStream stream(comm);
+            const RandomOperands operands(engine, op.spec(), 30 + 4 * comm.rank(), stream.get());
+            const EqualOnAllRanks equal(comm, engine);
+            on_host.fetch(comm.rank(), engine, operands, stream);
+            comm.barrier(Deadline::after(std::chrono::seconds(60)));
+            for (std::int64_t m : {1, 129, 300, 1024, 4096}) {
+              const Output y =
+                  op.run(operands.x(m), operands.w(), nullptr, nullptr, nullptr, stream.get());
+              equal.expect(y, stream);
+              if (comm.rank() == 0) append_rows(got[m], engine, y, sampled(m), stream);
+            }
+          });
+      for (const auto& [m, rows] : got) {
+        EXPECT_LE(relative_l2(rows, on_host.reference(sampled(m))), error_limit(options))
+            << "W=" << world << ", M=" << m << ", N=" << cols << ", K=" << depth << ", "
+            << variant_name(options);
+      }
+    }
+  }
+}
+
 TEST(CudaShapes, K03_EveryNumberOfDepthBlocks) {
   ROWBAND_NEEDS_GPUS(1);
   const auto engine = engine_for(0, 1, 1);
@@ -166,31 +214,59 @@ TEST(CudaShapes, M05_M07_OnlyTheRowsOfTheCallAreWritten) {
   }
 }
 
+// Memory of one value, beside which the next allocation may lie.
+class Guard {
+ public:
+  Guard() : memory_(allocate_device(kBytes)) {
+    check(cudaMemset(memory_.get(), 0x5A, kBytes), "a guard");
+    check(cudaDeviceSynchronize(), "a guard");
+  }
+  void check_untouched(const DeviceFindings& found, cudaStream_t stream) const {
+    check_bytes(memory_.get(), 0x5A, kBytes, found.get(), stream);
+  }
+
+ private:
+  static constexpr std::size_t kBytes = 1 << 16;
+  const DeviceMemory memory_;
+};
+
+// Windows, operands and outputs of just so many rows.
 TEST(CudaShapes, M09_FewRowsLeaveTheirNeighboursAlone) {
   ROWBAND_NEEDS_GPUS(1);
-  for (auto options : served_variants(exact_options(64, 128, 128), 2)) {
-    options.slots = 3;
-    SCOPED_TRACE(variant_name(options));
-    with_gpu_ops(2, gpus(), options, [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-      const DeviceFindings found(engine);
+  for (const auto& variant : served_variants(untested(exact_options(31, 128, 128)), 2)) {
+    SCOPED_TRACE(variant_name(variant));
+    run_ranks(2, [&](Communicator& comm) {
+      check(cudaSetDevice(comm.rank() % gpus()), "choosing the rank's device");
+      load_test_kernels();
+      const auto engine = engine_for(comm.rank(), 2, gpus());
+      const auto stream = std::make_shared<TestStream>(comm);
+      const DeviceFindings found(*engine);
       constexpr std::int64_t kGuard = 4096, kRow = 128 * sizeof(Bf16);
-      const auto guarded = device_array<std::byte>(engine, 2 * kGuard + 32 * kRow);
-      const ExactCalls calls(comm, engine, op);
+      GemmAllReduceOptions options = variant;
+      options.slots = 3;
+      options.deadline = std::chrono::seconds(5);
       for (std::int64_t rows = 1; rows < 32; ++rows) {
-        ASSERT_EQ(cudaMemsetAsync(guarded.get(), 0x5A, 2 * kGuard + 32 * kRow, calls.stream()),
-                  cudaSuccess);
+        options.max_rows = rows;
+        const Guard before;
+        const auto op = GemmAllReduce::create(comm, engine, options);
+        const Guard behind;
+        const auto guarded = device_array<std::byte>(*engine, 2 * kGuard + rows * kRow);
+        const ExactCalls calls(comm, *engine, *op, stream);
+        check(cudaMemsetAsync(guarded.get(), 0x5A, 2 * kGuard + rows * kRow, stream->get()),
+              "guarding an output");
         // The results of the two calls before, in the slots beside this one's.
-        const Output first = calls.queue(64, 3 * rows), second = calls.queue(64, 3 * rows + 1);
+        const Output first = calls.queue(rows, 3 * rows), second = calls.queue(rows, 3 * rows + 1);
         calls.queue(rows, 3 * rows + 2, reinterpret_cast<Bf16*>(guarded.get() + kGuard));
         calls.check(first, 3 * rows);
         calls.check(second, 3 * rows + 1);
-        check_bytes(guarded.get(), 0x5A, kGuard, found.get(), calls.stream());
-        check_bytes(guarded.get() + kGuard + rows * kRow, 0x5A,
-                    static_cast<std::size_t>(kGuard + (32 - rows) * kRow), found.get(),
-                    calls.stream());
+        check_bytes(guarded.get(), 0x5A, kGuard, found.get(), stream->get());
+        check_bytes(guarded.get() + kGuard + rows * kRow, 0x5A, kGuard, found.get(), stream->get());
+        before.check_untouched(found, stream->get());
+        behind.check_untouched(found, stream->get());
+        calls.expect_exact();
+        found.expect_none("guard bytes, M=" + std::to_string(rows), stream->get());
+        comm.barrier(Deadline::after(std::chrono::seconds(60)));  // freeing waits for the device
       }
-      calls.expect_exact();
-      found.expect_none("guard bytes", calls.stream());
     });
   }
 }
