@@ -8,19 +8,15 @@
 
 #include "rowband/base/error.h"
 #include "rowband/engines/cuda/exact_calls.h"
+#include "rowband/engines/cuda/window.h"
 #include "rowband/engines/fault_hooks.h"
+#include "rowband/testing/open_files.h"
 
 namespace rowband::cuda {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
-std::int64_t free_bytes() {
-  std::size_t free = 0, total = 0;
-  check(cudaMemGetInfo(&free, &total), "asking for free memory");
-  return static_cast<std::int64_t>(free);
-}
 
 TEST(CudaMemory, O01_NoRoomNamesNeededAndFreeBytesOnEveryRank) {
   ROWBAND_NEEDS_GPUS(1);
@@ -88,43 +84,70 @@ TEST(CudaMemory, O03_CallsTakeNoMemory) {
     with_gpu_ops(2, gpus(), options, [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
       const ExactCalls calls(comm, engine, op);
       comm.barrier(Deadline::after(std::chrono::seconds(20)));
-      const std::int64_t before = free_bytes();
+      const MemoryWatch watch(engine.device());
       comm.barrier(Deadline::after(std::chrono::seconds(20)));
       std::minstd_rand same_on_all_ranks(7);
       for (int call = 1; call <= 1000; ++call) calls.queue(1 + same_on_all_ranks() % 1000, call);
       calls.expect_exact();
       comm.barrier(Deadline::after(std::chrono::seconds(20)));
-      EXPECT_EQ(free_bytes(), before);
+      watch.expect_none_taken();
+      comm.barrier(Deadline::after(std::chrono::seconds(20)));
     });
   }
 }
 
-TEST(CudaMemory, L07_WindowsGiveTheirMemoryBack) {
+// What is free of every GPU, and how many files are open.
+struct Held {
+  std::vector<std::int64_t> free;
+  std::ptrdiff_t files = open_files();
+
+  Held() {
+    for (int device = 0; device < gpus(); ++device) {
+      const DeviceScope scope(device);
+      free.push_back(free_bytes());
+    }
+  }
+};
+
+// `round` several times, the first few of which may take memory for good.
+void expect_all_given_back(int rounds, const std::function<void()>& round) {
+  for (int i = 0; i < 10; ++i) round();
+  const Held before;
+  for (int i = 10; i < rounds; ++i) round();
+  const Held after;
+  for (std::size_t device = 0; device < before.free.size(); ++device) {
+    EXPECT_NEAR(static_cast<double>(after.free[device]), static_cast<double>(before.free[device]),
+                2 << 20);
+  }
+  EXPECT_LE(after.files, before.files);
+}
+
+TEST(CudaMemory, L07_OpsGiveTheirMemoryBack) {
   ROWBAND_NEEDS_GPUS(1);
   for (const auto& mode : served_variants(exact_options(32768, 1024, 128), 2)) {
     GemmAllReduceOptions options = mode;
     options.self_test = false;
-    std::int64_t before = 0;
-    for (int round = 0; round < 30; ++round) {
+    expect_all_given_back(30, [&] {
       with_gpu_ops(2, gpus(), options, [](Communicator&, Engine&, GemmAllReduce& op) {
         EXPECT_GT(op.window_bytes(), 128 << 20);
       });
-      ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
-      if (round == 9) before = free_bytes();
-    }
-    EXPECT_NEAR(static_cast<double>(free_bytes()), static_cast<double>(before), 2 << 20);
+    });
   }
 }
 
-// Multicast is off on many machines; the op needs none.
-TEST(CudaMemory, P03_ServedWithoutMulticast) {
-  ROWBAND_NEEDS_GPUS(2);
-  with_gpu_ops(2, 2, exact_options(600, 272, 128),
-               [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
-                 const ExactCalls calls(comm, engine, op);
-                 calls.queue(600, 1);
-                 calls.expect_exact();
-               });
+TEST(CudaMemory, L07_AThousandWindowsGiveTheirMemoryBack) {
+  ROWBAND_NEEDS_GPUS(1);
+  run_ranks(2, [](Communicator& comm) {
+    const int device = comm.rank() % gpus();
+    const DeviceScope scope(device);
+    const auto deadline = [] { return Deadline::after(std::chrono::seconds(20)); };
+    const auto round = [&] {
+      make_window(comm, 256u << 20, device, nullptr, deadline());
+      comm.barrier(deadline());
+    };
+    if (comm.rank() == 0) return expect_all_given_back(1000, round);
+    for (int i = 0; i < 1000; ++i) round();
+  });
 }
 
 TEST(CudaMemory, B01_AGpuOfAnotherArchitectureIsNamedWithBoth) {

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "rowband/base/cuda/device_memory.h"
 #include "rowband/base/cuda/launch_check.h"
 #include "rowband/comm/threads.h"
 #include "rowband/engines/cuda/engine.h"
@@ -61,6 +62,39 @@ class OnDevice {
  private:
   decltype(std::declval<Operand>().view()) view_;
   std::shared_ptr<const void> codes_, scales_;
+};
+
+inline std::int64_t free_bytes() {  // of the current device
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "asking for free memory");
+  return static_cast<std::int64_t>(free);
+}
+
+// Memory of a device that is taken while it lives, even if it is given back at once.
+class MemoryWatch {
+ public:
+  explicit MemoryWatch(int device) : scope_(device), free_(free_bytes()) {
+    check(cudaDeviceGetDefaultMemPool(&pool_, device), "the device's memory pool");
+    std::uint64_t none = 0;
+    check(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrUsedMemHigh, &none), "resetting its mark");
+    used_ = of_pool(cudaMemPoolAttrUsedMemCurrent);
+  }
+  void expect_none_taken() const {
+    EXPECT_EQ(free_bytes(), free_);
+    EXPECT_LE(of_pool(cudaMemPoolAttrUsedMemHigh), used_);
+  }
+
+ private:
+  std::uint64_t of_pool(cudaMemPoolAttr which) const {
+    std::uint64_t bytes = 0;
+    check(cudaMemPoolGetAttribute(pool_, which, &bytes), "asking the device's memory pool");
+    return bytes;
+  }
+
+  const DeviceScope scope_;
+  const std::int64_t free_;
+  cudaMemPool_t pool_ = nullptr;
+  std::uint64_t used_ = 0;
 };
 
 // The copy engine needs a GPU for each rank.
