@@ -13,9 +13,11 @@
 #include "rowband/comm/conformance.h"
 #include "rowband/comm/gpu_test_support.h"
 #include "rowband/comm/nccl.h"
-#include "rowband/engines/cuda/testing.h"
+#include "rowband/engines/cuda/exact_calls.h"
+#include "rowband/engines/cuda/graph_support.h"
 #include "rowband/engines/cuda/window.h"
 #include "rowband/engines/fault_hooks.h"
+#include "rowband/testing/open_files.h"
 
 namespace rowband::cuda {
 namespace {
@@ -44,12 +46,18 @@ GemmAllReduceOptions quick_options() {
   return options;
 }
 
-void run_calls(Communicator& comm, Engine& engine, GemmAllReduce& op, int calls) {
-  const OnDevice<ExactWeight> w(engine, ExactWeight(320, 128));
-  constexpr std::int64_t kRows[] = {1300, 1, 300, 0, 257};
-  for (int call = 1; call <= calls; ++call) {
-    run_exact_on_gpu(comm, engine, op, w, kRows[call % 5], call);
+// Collective: `calls` of alternating shapes, one behind the other; their data depend on `first`.
+void run_calls(Communicator& comm, Engine& engine, GemmAllReduce& op, int calls,
+               std::int64_t first = 1) {
+  check(cudaSetDevice(engine.device()), "choosing the rank's device");
+  load_test_kernels();
+  const ExactCalls exact(comm, engine, op);
+  const std::int64_t rows[] = {op.spec().max_rows, 1, 300, 0, 257};
+  for (std::int64_t call = first; call < first + calls; ++call) {
+    const Output y = exact.queue(rows[call % 5], call);
+    require(y.rows == rows[call % 5] && y.cols == op.spec().cols, "a result of another shape");
   }
+  exact.expect_exact();
 }
 
 // A whole op on `device`: made, called, destroyed.
@@ -77,10 +85,10 @@ TEST(CudaProcesses, ExactOnEveryWireAndTransport) {
   }));
 }
 
-TEST(CudaProcesses, B05_R01_ExactFromTheFirstActOn) {
+TEST(CudaProcesses, B05_R01_ManyCallsExactFromTheFirstActOn) {
   ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
   expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
-    exercise(*make_callback_communicator(callbacks), callbacks.rank, 500);
+    exercise(*make_callback_communicator(callbacks), callbacks.rank, 10'000);
   }));
 }
 
@@ -97,6 +105,15 @@ TEST(CudaProcesses, P05_EachRankSeesOnlyItsOwnGpuAsTheFirst) {
   expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
     setenv("CUDA_VISIBLE_DEVICES", std::to_string(callbacks.rank).c_str(), 1);
     exercise(*make_callback_communicator(callbacks), 0, 50);
+  }));
+}
+
+// Multicast is off on many machines; the op needs none.
+TEST(CudaProcesses, P03_ServedWithoutMulticast) {
+  ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
+  expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
+    setenv("NCCL_NVLS_ENABLE", "0", 1);
+    exercise(*make_callback_communicator(callbacks), callbacks.rank, 50);
   }));
 }
 
@@ -204,29 +221,39 @@ TEST(CudaProcesses, AMixtureOfThreadsAndProcessesIsRefusedInWords) {
   }));
 }
 
-// Killed before a call, or with one on the way.
+// Killed before a call, or in the middle of one: what it is to hand over takes it up to a second.
 void expect_a_killed_peer_named(bool inside_a_call) {
   const auto outcomes = run_gpu_ranks(2, 1, [=](const CommunicatorCallbacks& callbacks) {
     const auto comm = make_callback_communicator(callbacks);
+    exercise(*comm, callbacks.rank, 5);
     const auto engine = engine_on(callbacks.rank);
     GemmAllReduceOptions options = quick_options();
     options.deadline = 2s;
-    auto op = GemmAllReduce::create(*comm, engine, options);
-    run_calls(*comm, *engine, *op, 5);
+    options.self_test = false;
+    auto faults = std::make_shared<FaultHooks>();
+    if (inside_a_call && callbacks.rank == 1) faults->jitter = 1s;
+    options.faults = faults;
+    const auto op = GemmAllReduce::create(*comm, engine, options);
     const OnDevice<ExactWeight> w(*engine, ExactWeight(320, 128));
-    const OnDevice<ExactActivations> x(*engine, ExactActivations(1300, 128, callbacks.rank, 6));
+    const OnDevice<ExactActivations> x(*engine, ExactActivations(1300, 128, callbacks.rank, 1));
     comm->barrier(soon());
     if (callbacks.rank == 1) {
-      if (inside_a_call) op->run(x.view(), w.view());
+      if (inside_a_call) {
+        op->run(x.view(), w.view());
+        std::this_thread::sleep_for(50ms);
+      }
       raise(SIGKILL);
     }
+    const auto begin = std::chrono::steady_clock::now();
     std::string reason;
-    try {  // its call may have come through; the next one cannot
-      for (int call = 0; call < 2; ++call) fetch(*engine, *op, op->run(x.view(), w.view()));
+    try {  // a result that came all the same is right; the next one cannot come
+      for (int call = 1; call < 3; ++call) run_exact_on_gpu(*comm, *engine, *op, w, 1300, call);
     } catch (const std::exception& error) {
       reason = error.what();
     }
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     require(reason.find("rank 1") != std::string::npos, "got '" + reason + "'");
+    require(took < 4s, fmt::format("the error took {} s", took.count()));
     op->close();
     const auto alone = make_thread_communicators(1);
     exercise(*alone[0], 0, 20);
@@ -235,37 +262,58 @@ void expect_a_killed_peer_named(bool inside_a_call) {
   EXPECT_EQ(outcomes[1], "signal 9");
 }
 
-TEST(CudaProcesses, D06_AKilledPeerIsAnErrorWithinTheDeadlineAndTheGpuLivesOn) {
+TEST(CudaProcesses, D06_APeerKilledBeforeACallIsAnErrorWithinTheDeadline) {
   ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
-  for (const bool inside_a_call : {false, true}) expect_a_killed_peer_named(inside_a_call);
+  expect_a_killed_peer_named(false);
 }
 
+TEST(CudaProcesses, D06_APeerKilledInsideACallIsAnErrorWithinTheDeadlineAndBothGpusLiveOn) {
+  ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
+  expect_a_killed_peer_named(true);
+  expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
+    exercise(*make_callback_communicator(callbacks), callbacks.rank, 20);
+  }));
+}
+
+// Whose windows must not be mixed up: each op has data, shapes and a number of calls of its own.
 TEST(CudaProcesses, L05_TwoOpsInOneProcessTakeTurnsOnOneWindowEach) {
   ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
   expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
     const auto comm = make_callback_communicator(callbacks);
     const auto engine = engine_on(callbacks.rank);
+    check(cudaSetDevice(callbacks.rank), "choosing the rank's device");
+    load_test_kernels();
     const auto one = GemmAllReduce::create(*comm, engine, quick_options());
     const auto two = GemmAllReduce::create(*comm, engine, quick_options());
-    const OnDevice<ExactWeight> w(*engine, ExactWeight(320, 128));
-    for (int call = 1; call <= 300; ++call) {
-      run_exact_on_gpu(*comm, *engine, call % 2 == 0 ? *one : *two, w, 1 + call % 700, call);
+    const auto stream = std::make_shared<TestStream>(*comm);
+    const ExactCalls of_one(*comm, *engine, *one, stream), of_two(*comm, *engine, *two, stream);
+    for (int call = 1; call <= 1000; ++call) {
+      (call % 3 == 0 ? of_one : of_two).queue(1 + call % 700, call);
     }
+    of_one.expect_exact();
+    of_two.expect_exact();
     comm->barrier(soon());
   }));
 }
 
-// Whose windows and whose NCCL must not be mixed up; the kernels of the jobs take turns on the
-// GPUs.
+// Whose windows and whose NCCL must not be mixed up: so of one job nothing is right for the other.
+// The kernels of the jobs take turns on the GPUs.
 TEST(CudaProcesses, L05_TwoJobsAtOnceOnTheSameGpus) {
   ROWBAND_NEEDS_GPUS_OF_CHILDREN(2);
-  const auto job = [](const CommunicatorCallbacks& callbacks) {
-    exercise(*make_callback_communicator(callbacks), callbacks.rank, 60);
+  const auto run_job = [](GemmAllReduceOptions options, int calls, std::int64_t first) {
+    options.deadline = 20s;
+    return run_gpu_ranks(2, 1, [=](const CommunicatorCallbacks& callbacks) {
+      const auto comm = make_callback_communicator(callbacks);
+      const auto engine = engine_on(callbacks.rank);
+      const auto op = GemmAllReduce::create(*comm, engine, options);
+      run_calls(*comm, *engine, *op, calls, first);
+      comm->barrier(soon());
+    });
   };
   comm::RankOutcomes one, two;
   {
-    const std::jthread first([&] { one = run_gpu_ranks(2, 1, job); });
-    const std::jthread second([&] { two = run_gpu_ranks(2, 1, job); });
+    const std::jthread first([&] { one = run_job(exact_options(1300, 320, 128), 1000, 1); });
+    const std::jthread second([&] { two = run_job(exact_options(2100, 272, 256), 700, 10'003); });
   }
   expect_all_fine(one);
   expect_all_fine(two);
@@ -290,12 +338,20 @@ TEST(CudaProcesses, TheBasePathsSumIsNcclsWhereEachRankHasAGpu) {
               who);
       const auto memory = engine->allocate(kCount * sizeof(Bf16));
       auto* data = static_cast<Bf16*>(memory.get());
-      for (int call = 0; call < 10; ++call) {
+      const TestStream stream;
+      const auto sum_up = [&] { sum->run(data, kCount, soon(), stream.get()); };
+      std::unique_ptr<const Graph> graph;
+      for (int call = 0; call < 20; ++call) {
         std::vector<Bf16> host(kCount, to_bf16(static_cast<float>(1 + comm->rank() + call)));
-        engine->copy(data, host.data(), kCount * sizeof(Bf16), nullptr);
-        engine->synchronize(nullptr);
-        sum->run(data, kCount, soon(), nullptr);
-        engine->download(host.data(), data, kCount * sizeof(Bf16), nullptr);
+        engine->copy(data, host.data(), kCount * sizeof(Bf16), stream.get());
+        stream.wait();
+        if (call == 5 && !share) graph = std::make_unique<Graph>(stream.get(), sum_up);
+        if (graph != nullptr && call % 3 != 0) {
+          graph->replay();
+        } else {
+          sum_up();
+        }
+        engine->download(host.data(), data, kCount * sizeof(Bf16), stream.get());
         require(sum->poison().empty(), sum->poison());
         for (const Bf16& value : host) {
           require(to_float(value) == static_cast<float>(3 + 2 * call),
@@ -312,12 +368,15 @@ TEST(CudaProcesses, L07_WindowsGiveTheirMemoryBack) {
     const auto comm = make_callback_communicator(callbacks);
     check(cudaSetDevice(callbacks.rank), "choosing a device");
     std::size_t before = 0, after = 0, total = 0;
+    std::ptrdiff_t files = 0;
     for (int round = 0; round < 7; ++round) {
       make_window(*comm, 256u << 20, callbacks.rank, nullptr, soon());
       comm->barrier(soon());
       check(cudaMemGetInfo(round == 2 ? &before : &after, &total), "asking for memory");
+      if (round == 2) files = open_files();
     }
     require(before < after + (8 << 20), fmt::format("{} bytes free, then {}", before, after));
+    require(open_files() <= files, fmt::format("{} files open, then {}", files, open_files()));
   }));
 }
 
