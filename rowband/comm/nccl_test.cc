@@ -12,6 +12,7 @@
 #include "rowband/base/cuda/launch_check.h"
 #include "rowband/comm/conformance.h"
 #include "rowband/comm/gpu_test_support.h"
+#include "rowband/testing/open_files.h"
 
 namespace rowband::comm {
 namespace {
@@ -279,13 +280,16 @@ TEST(CudaNccl, L07_CommunicatorsGiveTheirMemoryBack) {
   expect_all_fine(run_gpu_ranks(2, 1, [](const CommunicatorCallbacks& callbacks) {
     const auto bootstrap = make_callback_communicator(callbacks);
     std::size_t before = 0, after = 0, total = 0;
+    std::ptrdiff_t files = 0;
     for (int round = 0; round < 8; ++round) {
       make_nccl_communicator(*bootstrap, callbacks.rank)->barrier(soon());
       bootstrap->barrier(soon());
       cuda::check(cudaSetDevice(callbacks.rank), "choosing a device");
       cuda::check(cudaMemGetInfo(round == 2 ? &before : &after, &total), "asking for memory");
+      if (round == 2) files = open_files();
     }
     require(before < after + (16 << 20), fmt::format("{} bytes free, then {}", before, after));
+    require(open_files() <= files, fmt::format("{} files open, then {}", files, open_files()));
   }));
 }
 
