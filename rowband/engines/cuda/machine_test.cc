@@ -50,7 +50,7 @@ TEST(CudaMachine, BytesMoveBetweenTwoGpus) {
   }
 }
 
-TEST(CudaMachine, D06_TransfersThatDoNotEndAreAnErrorThatNamesTheGpus) {
+TEST(CudaMachine, D06_TransfersLongerThanTheDeadlineAreAnErrorThatNamesTheGpus) {
   ROWBAND_NEEDS_GPUS(2);
   if (!access(0, 1).possible) GTEST_SKIP() << "GPUs 0 and 1 are apart";
   try {
