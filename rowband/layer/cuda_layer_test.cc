@@ -3,10 +3,11 @@
 #include <cuda_runtime.h>
 #include <gmock/gmock.h>
 
-#include <cstring>
+#include <optional>
 #include <random>
 
-#include "rowband/engines/cuda/testing.h"
+#include "rowband/engines/cuda/exact_calls.h"
+#include "rowband/engines/cuda/graph_support.h"
 #include "rowband/engines/fault_hooks.h"
 #include "rowband/layer/test_support.h"
 #include "rowband/numerics/reference.h"
@@ -14,6 +15,7 @@
 namespace rowband::cuda {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using namespace std::chrono_literals;
 
@@ -32,21 +34,30 @@ class GpuLayer {
     const auto on_device = engine_->upload(x.data(), x.size() * sizeof(Bf16));
     return fetch(layer_->forward(static_cast<const Bf16*>(on_device.get()), rows, depth()));
   }
-  std::vector<Bf16> fetch(const Output& y) {
+  std::vector<Bf16> fetch(const Output& y, cudaStream_t stream = nullptr) {
     std::vector<Bf16> host(static_cast<std::size_t>(y.rows * y.cols));
-    engine_->download(host.data(), y.data, host.size() * sizeof(Bf16), nullptr);
-    layer_->finish();
+    engine_->download(host.data(), y.data, host.size() * sizeof(Bf16), stream);
+    layer_->finish(stream);
     return host;
   }
   // Throws with the difference, so that run_ranks reports it.
-  void forward_exact(std::int64_t rows, std::int64_t call) {
-    const auto host = forward(exact_bf16(rows, depth(), comm_.rank(), call), rows);
-    const auto difference = exact_difference({host.data(), rows, layer_->weight().cols}, rows,
-                                             depth(), comm_.size(), call);
+  void expect_exact(const Output& y, std::int64_t rows, std::int64_t call,
+                    cudaStream_t stream = nullptr) {
+    const auto host = fetch(y, stream);
+    std::string difference =
+        exact_difference({host.data(), y.rows, y.cols}, rows, depth(), comm_.size(), call);
+    if (y.cols != cols()) difference = std::to_string(y.cols) + " columns";
     if (difference.empty()) return;
     throw std::runtime_error("rank " + std::to_string(comm_.rank()) +
                              ", M=" + std::to_string(rows) + ": " + difference);
   }
+  void forward_exact(std::int64_t rows, std::int64_t call) {
+    const auto x = exact_bf16(rows, depth(), comm_.rank(), call);
+    const auto on_device = engine_->upload(x.data(), x.size() * sizeof(Bf16));
+    expect_exact(layer_->forward(static_cast<const Bf16*>(on_device.get()), rows, depth()), rows,
+                 call);
+  }
+  std::int64_t cols() const { return layer_->weight().cols; }
   std::int64_t depth() const { return layer_->weight().depth; }
   RowParallelLinear& operator*() { return *layer_; }
   RowParallelLinear* operator->() { return layer_.get(); }
@@ -75,7 +86,7 @@ void with_exact_layers(int world, int devices, const LayerOptions& options,
 
 TEST(CudaLayer, D04_O02_FusedAndDeclinedCallsAreExact) {
   ROWBAND_NEEDS_GPUS(1);
-  for (int devices = 1; devices <= std::min(device_count(), 2); ++devices) {
+  for (int devices = 1; devices <= gpus(); ++devices) {
     for (int world : {1, 2, 4}) {
       with_exact_layers(world, devices, gpu_options(1200), [](Communicator&, GpuLayer& layer) {
         std::int64_t call = 0;
@@ -125,7 +136,7 @@ TEST(CudaLayer, N01_N08_BothPathsAreAccurateWithAndWithoutBias) {
       std::vector<std::vector<Bf16>> results(kWorld);
       run_ranks(kWorld, [&](Communicator& comm) {
         const int rank = comm.rank();
-        GpuLayer layer(comm, std::min(device_count(), 2), to_slice(weights[rank]),
+        GpuLayer layer(comm, gpus(), to_slice(weights[rank]),
                        with_bias ? bias : std::vector<Bf16>(), options);
         results[rank] = layer.forward(xs[rank], kRows);
         EXPECT_TRUE(layer->weight().codes.empty());  // the GPU holds them
@@ -136,10 +147,10 @@ TEST(CudaLayer, N01_N08_BothPathsAreAccurateWithAndWithoutBias) {
   }
 }
 
-TEST(CudaLayer, S08_M05_StridedInputAndOutput) {
+TEST(CudaLayer, S08_M05_StridedInputAndTheCallersOutput) {
   ROWBAND_NEEDS_GPUS(1);
-  for (std::int64_t rows : {40, 500}) {  // declined, fused
-    with_exact_layers(2, 1, gpu_options(512), [&](Communicator& comm, GpuLayer& layer) {
+  for (std::int64_t rows : {33, 40, 500}) {  // declined, declined, fused
+    with_exact_layers(2, gpus(), gpu_options(512), [&](Communicator& comm, GpuLayer& layer) {
       const std::int64_t depth = layer.depth(), stride = depth + 40;
       const auto dense = exact_bf16(rows, depth, comm.rank(), 7);
       std::vector<Bf16> wide(static_cast<std::size_t>(rows * stride), to_bf16(1e30f));
@@ -151,15 +162,14 @@ TEST(CudaLayer, S08_M05_StridedInputAndOutput) {
       const Output y = layer->forward(static_cast<const Bf16*>(x.get()) + 9, rows, stride,
                                       static_cast<Bf16*>(out.get()));
       EXPECT_EQ(y.data, out.get());
-      const auto host = layer.fetch(y);
-      EXPECT_EQ(exact_difference({host.data(), rows, 264}, rows, depth, 2, 7), "");
+      layer.expect_exact(y, rows, 7);
     });
   }
 }
 
 TEST(CudaLayer, R04_AResultOfEitherPathStaysUntouchedThroughTheNextCall) {
   ROWBAND_NEEDS_GPUS(1);
-  with_exact_layers(2, 1, gpu_options(600), [](Communicator& comm, GpuLayer& layer) {
+  with_exact_layers(2, gpus(), gpu_options(600), [](Communicator& comm, GpuLayer& layer) {
     const std::int64_t shapes[] = {600, 10, 601, 20, 500, 500, 7, 8, 602};
     std::vector<std::shared_ptr<const void>> xs;
     Output before;
@@ -168,34 +178,12 @@ TEST(CudaLayer, R04_AResultOfEitherPathStaysUntouchedThroughTheNextCall) {
       xs.push_back(layer.engine().upload(x.data(), x.size() * sizeof(Bf16)));
       const Output y =
           layer->forward(static_cast<const Bf16*>(xs.back().get()), shapes[call], layer.depth());
-      if (call > 0) {
-        const auto host = layer.fetch(before);
-        EXPECT_EQ(exact_difference({host.data(), before.rows, 264}, before.rows, layer.depth(), 2,
-                                   call - 1),
-                  "");
-      }
+      if (call > 0) layer.expect_exact(before, shapes[call - 1], call - 1);
       before = y;
     }
     layer->finish();
   });
 }
-
-// What the device's pool has handed out, and what is free of the device.
-struct Memory {
-  std::uint64_t pool = 0;
-  std::size_t free = 0;
-
-  explicit Memory(int device) {
-    cudaMemPool_t of_device;
-    std::size_t total = 0;
-    EXPECT_EQ(cudaSetDevice(device), cudaSuccess);
-    EXPECT_EQ(cudaDeviceGetDefaultMemPool(&of_device, device), cudaSuccess);
-    EXPECT_EQ(cudaMemPoolGetAttribute(of_device, cudaMemPoolAttrUsedMemCurrent, &pool),
-              cudaSuccess);
-    EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
-  }
-  bool operator==(const Memory&) const = default;
-};
 
 TEST(CudaLayer, O03_NoCallUpToTheCapacityAllocates) {
   ROWBAND_NEEDS_GPUS(1);
@@ -203,12 +191,12 @@ TEST(CudaLayer, O03_NoCallUpToTheCapacityAllocates) {
     LayerOptions options = gpu_options(2000);
     options.policy.enabled = fused;
     options.policy.min_fill = 0.7;
-    with_exact_layers(2, 1, options, [&](Communicator& comm, GpuLayer& layer) {
+    with_exact_layers(2, gpus(), options, [&](Communicator& comm, GpuLayer& layer) {
       const auto x = exact_bf16(2000, layer.depth(), comm.rank(), 3);
       const auto on_device = layer.engine().upload(x.data(), x.size() * sizeof(Bf16));
       const auto deadline = [] { return Deadline::after(60s); };
       comm.barrier(deadline());
-      const Memory before(0);
+      const MemoryWatch watch(layer.engine().device());
       comm.barrier(deadline());
       std::minstd_rand same_on_all_ranks(5);
       for (int call = 0; call < 1000; ++call) {
@@ -217,78 +205,114 @@ TEST(CudaLayer, O03_NoCallUpToTheCapacityAllocates) {
       }
       layer->finish();
       comm.barrier(deadline());
-      EXPECT_TRUE(Memory(0) == before) << "fused " << fused;
+      SCOPED_TRACE(fused ? "fused" : "base path");
+      watch.expect_none_taken();
       comm.barrier(deadline());
     });
   }
 }
 
-TEST(CudaLayer, G01_ACallIsCapturedIntoAGraphAndReplays) {
+// A declined call of ranks that share a GPU goes through the host, which no graph captures.
+bool captures(std::int64_t rows) { return rows >= 64 || gpus() == 2; }
+
+TEST(CudaLayer, G01_CallsOfEitherPathAreCapturedIntoGraphsAndReplay) {
   ROWBAND_NEEDS_GPUS(1);
-  const int devices = std::min(device_count(), 2);
-  with_exact_layers(2, devices, gpu_options(900), [&](Communicator& comm, GpuLayer& layer) {
-    ASSERT_EQ(cudaSetDevice(comm.rank() % devices), cudaSuccess);
+  with_exact_layers(2, gpus(), gpu_options(900), [&](Communicator& comm, GpuLayer& layer) {
+    check(cudaSetDevice(comm.rank() % gpus()), "choosing the rank's device");
     const std::int64_t depth = layer.depth();
-    cudaStream_t stream;
-    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    const TestStream stream(comm);
     const auto memory = layer.engine().allocate(900 * depth * sizeof(Bf16));
     auto* x = static_cast<Bf16*>(memory.get());
-    std::vector<cudaGraphExec_t> graphs;
-    std::vector<Output> results;
-    const std::vector<std::int64_t> shapes = {900, 64, 300};
-    for (std::int64_t rows : shapes) {
-      cudaGraph_t graph;
-      ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-      results.push_back(layer->forward(x, rows, depth, nullptr, nullptr, stream));
-      ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-      ASSERT_EQ(cudaGraphInstantiate(&graphs.emplace_back(), graph, 0), cudaSuccess);
-      cudaGraphDestroy(graph);
+    const std::int64_t shapes[] = {900, 64, 300, 40};
+    const auto forward = [&](std::int64_t rows) {
+      return layer->forward(x, rows, depth, nullptr, nullptr, stream.get());
+    };
+    std::optional<Graph> graphs[4];
+    Output results[4];
+    for (int i = 0; i < 4; ++i) {
+      if (!captures(shapes[i])) continue;
+      graphs[i].emplace(stream.get(), [&] { results[i] = forward(shapes[i]); });
     }
     std::minstd_rand same_on_all_ranks(11);
     for (int call = 1; call <= 100; ++call) {
-      const std::size_t chosen = same_on_all_ranks() % shapes.size();
+      const std::size_t chosen = same_on_all_ranks() % 4;
       const std::int64_t rows = shapes[chosen];
       const auto host = exact_bf16(rows, depth, comm.rank(), call);
-      layer.engine().copy(x, host.data(), host.size() * sizeof(Bf16), stream);
+      layer.engine().copy(x, host.data(), host.size() * sizeof(Bf16), stream.get());
       Output y = results[chosen];
-      if (same_on_all_ranks() % 3 == 0) {
-        y = layer->forward(x, rows, depth, nullptr, nullptr, stream);  // beside the graphs
+      if (!graphs[chosen] || same_on_all_ranks() % 3 == 0) {
+        y = forward(rows);  // beside the graphs
       } else {
-        ASSERT_EQ(cudaGraphLaunch(graphs[chosen], stream), cudaSuccess);
+        graphs[chosen]->replay();
       }
-      std::vector<Bf16> got(static_cast<std::size_t>(rows * 264));
-      layer.engine().download(got.data(), y.data, got.size() * sizeof(Bf16), stream);
-      layer->finish(stream);
-      ASSERT_EQ(exact_difference({got.data(), rows, 264}, rows, depth, 2, call), "");
+      layer.expect_exact(y, rows, call, stream.get());
     }
-    for (auto graph : graphs) cudaGraphExecDestroy(graph);
     layer->close();
-    cudaStreamDestroy(stream);
   });
 }
 
-TEST(CudaLayer, R11_HostMemoryAndMisalignedOutputAreRefusedAndTheLayerGoesOn) {
+TEST(CudaLayer, G07_OperandsInMappedMemoryEagerAndCaptured) {
   ROWBAND_NEEDS_GPUS(1);
-  for (std::int64_t rows : {10, 300}) {
-    with_exact_layers(2, 1, gpu_options(512), [&](Communicator&, GpuLayer& layer) {
-      const std::vector<Bf16> host(static_cast<std::size_t>(rows * layer.depth()));
-      const auto memory = layer.engine().upload(host.data(), host.size() * sizeof(Bf16));
-      const auto* x = static_cast<const Bf16*>(memory.get());
-      const auto out = layer.engine().allocate(1 << 20);
-      const auto refused = [&](const char* words, const Bf16* from, Bf16* to) {
-        try {
-          layer->forward(from, rows, layer.depth(), to);
-          ADD_FAILURE() << "accepted: " << words;
-        } catch (const Error& error) {
-          EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-          EXPECT_THAT(error.what(), HasSubstr(words));
-        }
+  with_exact_layers(2, gpus(), gpu_options(900), [](Communicator& comm, GpuLayer& layer) {
+    const int device = comm.rank() % gpus();
+    check(cudaSetDevice(device), "choosing the rank's device");
+    const std::int64_t depth = layer.depth();
+    const MappedMemory x(device, 300 * depth * sizeof(Bf16));
+    const MappedMemory out(device, 300 * layer.cols() * sizeof(Bf16));
+    const TestStream stream(comm);
+    for (std::int64_t rows : {300, 40}) {  // fused, declined
+      Output y;
+      const auto forward = [&] {
+        y = layer->forward(x.as<Bf16>(), rows, depth, out.as<Bf16>(), nullptr, stream.get());
       };
-      refused("host memory", host.data(), nullptr);
-      refused("host memory", x, const_cast<Bf16*>(host.data()));
-      refused("multiple of 16", x, static_cast<Bf16*>(out.get()) + 1);
-      layer.forward_exact(rows, 5);
-    });
+      std::optional<Graph> graph;
+      if (captures(rows)) graph.emplace(stream.get(), forward);
+      for (int call = 1; call < 10; ++call) {
+        const auto host = exact_bf16(rows, depth, comm.rank(), call);
+        layer.engine().copy(x.as<Bf16>(), host.data(), host.size() * sizeof(Bf16), stream.get());
+        if (graph && call % 2 == 0) {
+          graph->replay();
+        } else {
+          forward();
+        }
+        EXPECT_EQ(y.data, out.as<Bf16>());
+        layer.expect_exact(y, rows, call, stream.get());
+      }
+    }
+    comm.barrier(Deadline::after(60s));  // unmapping may wait for the device
+  });
+}
+
+TEST(CudaLayer, R11_HostMemoryMisalignedAndAliasedOutputsAreRefusedAndTheLayerGoesOn) {
+  ROWBAND_NEEDS_GPUS(1);
+  for (int world : {2, 3, 4}) {
+    for (std::int64_t rows : {10, 300}) {  // declined, fused
+      with_exact_layers(world, gpus(), gpu_options(512), [&](Communicator& comm, GpuLayer& layer) {
+        const auto host = exact_bf16(rows, layer.depth(), comm.rank(), 4);
+        const auto memory = layer.engine().upload(host.data(), host.size() * sizeof(Bf16));
+        const auto* x = static_cast<const Bf16*>(memory.get());
+        const auto out = layer.engine().allocate(1 << 20);
+        const auto refused = [&](const char* words, const Bf16* from, const Bf16* to) {
+          try {
+            layer->forward(from, rows, layer.depth(), const_cast<Bf16*>(to));
+            ADD_FAILURE() << "accepted: " << words;
+          } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+            EXPECT_THAT(error.what(), HasSubstr(words));
+          }
+        };
+        refused("host memory", host.data(), nullptr);
+        refused("host memory", x, host.data());
+        refused("multiple of 16", x, static_cast<Bf16*>(out.get()) + 1);
+        refused("out overlaps x", x, x);
+        refused("out overlaps x", x, x + rows * layer.depth() - 8);
+        const Output before = layer->forward(x, rows, layer.depth());
+        refused("out overlaps an earlier result", x, before.data);
+        refused("out overlaps an earlier result", x, before.data + rows * before.cols - 8);
+        layer.expect_exact(before, rows, 4);
+        layer.forward_exact(rows, 5);
+      });
+    }
   }
 }
 
@@ -297,7 +321,7 @@ TEST(CudaLayer, DebugCheckLogsBothNumbers) {
   const LogCapture log;
   LayerOptions options = gpu_options(512);
   options.debug_check = true;
-  with_exact_layers(2, 1, options,
+  with_exact_layers(2, gpus(), options,
                     [](Communicator&, GpuLayer& layer) { layer.forward_exact(400, 1); });
   const auto lines = log.lines_with("debug check");
   ASSERT_EQ(lines.size(), 2u);
@@ -309,7 +333,7 @@ TEST(CudaLayer, DebugCheckLogsBothNumbers) {
 TEST(CudaLayer, D06_AFailedCallIsAnErrorAtFinishAndAtTheNextCall) {
   ROWBAND_NEEDS_GPUS(1);
   LayerOptions options = gpu_options(512);
-  options.deadline = 500ms;
+  options.deadline = 500ms;  // too short for NCCL's start, so on one GPU
   with_exact_layers(2, 1, options, [](Communicator& comm, GpuLayer& layer) {
     layer.forward_exact(400, 1);
     if (comm.rank() == 1) return;
@@ -331,11 +355,10 @@ TEST(CudaLayer, D06_AFailedCallIsAnErrorAtFinishAndAtTheNextCall) {
 
 TEST(CudaLayer, LayersOfOneEngineShareTheirGroupAndEndInAnyOrder) {
   ROWBAND_NEEDS_GPUS(1);
-  const int devices = std::min(device_count(), 2);
   LayerOptions options = gpu_options(256);
   options.policy.enabled = false;  // the base path's all-reduce
   run_ranks(2, [&](Communicator& comm) {
-    const auto engine = engine_for(comm.rank(), 2, devices);
+    const auto engine = engine_for(comm.rank(), 2, gpus());
     const auto make = [&] {
       return RowParallelLinear::create(comm, engine, to_slice(ExactWeight(264, 256)), {}, options);
     };
@@ -358,19 +381,30 @@ TEST(CudaLayer, LayersOfOneEngineShareTheirGroupAndEndInAnyOrder) {
   });
 }
 
-TEST(CudaLayer, O01_NoRoomForTheWindowDeclinesOnEveryRank) {
-  ROWBAND_NEEDS_GPUS(1);
+// Of layers whose op cannot be made for a fault of rank 1: the verdicts tell it, calls are exact.
+void expect_unavailable(const std::function<void(FaultHooks&)>& fault, const char* words) {
   const LogCapture quiet;
-  run_ranks(2, [](Communicator& comm) {
+  run_ranks(2, [&](Communicator& comm) {
     LayerOptions options = gpu_options(512);
     auto faults = std::make_shared<FaultHooks>();
-    if (comm.rank() == 1) faults->available_bytes = 4096;
+    if (comm.rank() == 1) fault(*faults);
     options.faults = faults;
-    GpuLayer layer(comm, 1, to_slice(ExactWeight(264, 256)), {}, options);
+    GpuLayer layer(comm, gpus(), to_slice(ExactWeight(264, 256)), {}, options);
     EXPECT_EQ(layer->verdict(400).decision, Decision::kUnavailable);
-    EXPECT_THAT(layer->verdict(400).reason, HasSubstr("rank 1"));
-    layer.forward_exact(400, 1);
+    EXPECT_THAT(layer->verdict(400).reason, AllOf(HasSubstr("rank 1"), HasSubstr(words)));
+    for (std::int64_t rows : {400, 10}) layer.forward_exact(rows, rows);
+    EXPECT_EQ(layer->counters().of(Decision::kUnavailable), 2);
   });
+}
+
+TEST(CudaLayer, O01_NoRoomForTheWindowDeclinesOnEveryRank) {
+  ROWBAND_NEEDS_GPUS(1);
+  expect_unavailable([](FaultHooks& f) { f.available_bytes = 4096; }, "4096 bytes free");
+}
+
+TEST(CudaLayer, P01_GpusThatCannotReachOneAnotherDeclineOnEveryRank) {
+  ROWBAND_NEEDS_GPUS(1);
+  expect_unavailable([](FaultHooks& f) { f.deny_peer_access = true; }, "cannot reach the memory");
 }
 
 }  // namespace
