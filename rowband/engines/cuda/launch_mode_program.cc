@@ -1,19 +1,23 @@
 // Started by launch_modes_test.cc with variables that CUDA reads at its first use.
-//   cuda_launch_mode_program WORLD DEVICES [other-work]
-// makes an op of each transport and wire that is served, and 100 exact calls on each, with work on
-// two other streams beside them if told so. Says "exact", or how it ended:
+//   cuda_launch_mode_program WORLD DEVICES TRANSPORT [other-work]
+// makes an op of each wire that is served, and on each 100 exact calls, then replays of a captured
+// one, then the base path's sums; with work on two other streams beside them if told so. Says
+// "exact", or how it ended:
 //   exit status 0 exact, 3 refused at construction, 1 anything else
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <string_view>
+#include <utility>
 
 #include "rowband/base/error.h"
 #include "rowband/engines/cuda/exact_calls.h"
+#include "rowband/engines/cuda/graph_support.h"
 
 namespace rowband::cuda {
 namespace {
 
-constexpr int kCalls = 100;
+constexpr int kCalls = 100, kReplays = 20, kSums = 10;
 
 class OtherWork {
  public:
@@ -41,8 +45,41 @@ std::unique_ptr<GemmAllReduce> make(Communicator& comm, const std::shared_ptr<En
   }
 }
 
+void replay_a_captured_call(const ExactCalls& calls, const std::function<void()>& beside) {
+  Output y;
+  const Graph graph(calls.stream(), [&] { y = calls.run(700); });
+  for (int call = kCalls + 1; call <= kCalls + kReplays; ++call) {
+    beside();
+    calls.fill(700, call);
+    graph.replay();
+    calls.check(y, call);
+  }
+  calls.expect_exact();
+}
+
+// Collective. What the layer does with a declined call.
+void sum_on_the_base_path(Communicator& comm, Engine& engine, const ExactCalls& calls,
+                          const std::function<void()>& beside) {
+  const auto deadline = [] { return Deadline::after(std::chrono::seconds(20)); };
+  constexpr std::int64_t kRows = 300;
+  const std::int64_t cols = calls.w().cols;
+  const auto out = device_array<Bf16>(engine, kRows * cols);
+  const auto sum = engine.make_all_reduce(comm, deadline());
+  for (int call = 1; call <= kSums; ++call) {
+    beside();
+    calls.fill(kRows, call);
+    engine.gemm(calls.x(kRows), calls.w(), nullptr, out.get(), nullptr, calls.stream());
+    sum->run(out.get(), kRows * cols, deadline(), calls.stream());
+    calls.check({out.get(), kRows, cols}, call);
+  }
+  calls.expect_exact();
+  if (!sum->poison().empty()) throw std::runtime_error(sum->poison());
+  comm.barrier(deadline());
+}
+
 // Whether it was served.
-bool run(int world, int devices, const GemmAllReduceOptions& options, bool other_work) {
+bool run(int world, int devices, const GemmAllReduceOptions& options, bool other_work,
+         bool base_path) {
   bool refused = false;
   run_ranks(world, [&](Communicator& comm) {
     const auto engine = engine_for(comm.rank(), world, devices);
@@ -54,12 +91,17 @@ bool run(int world, int devices, const GemmAllReduceOptions& options, bool other
     check(cudaSetDevice(comm.rank() % devices), "choosing the rank's device");
     load_test_kernels();
     const OtherWork other(*engine);
+    const auto beside = [&] {
+      if (other_work) other.queue();
+    };
     const ExactCalls calls(comm, *engine, *op);
     for (int call = 1; call <= kCalls; ++call) {
-      if (other_work) other.queue();
+      beside();
       calls.queue(call % 3 == 0 ? 1300 : 20, call);
     }
     calls.expect_exact();
+    replay_a_captured_call(calls, beside);
+    if (base_path) sum_on_the_base_path(comm, *engine, calls, beside);
     comm.barrier(Deadline::after(std::chrono::seconds(20)));
   });
   return !refused;
@@ -68,11 +110,12 @@ bool run(int world, int devices, const GemmAllReduceOptions& options, bool other
 int run_all(int world, int devices, bool other_work, Transport transport) {
   GemmAllReduceOptions base = exact_options(1300, 320, 128);
   base.deadline = std::chrono::seconds(10);
-  engine_for(0, 1, 1);  // says why there is none, where there is none
+  engine_for(0, 1, 1);    // says why there is none, where there is none
+  bool base_path = true;  // once: it knows no wire
   for (const auto& options : served_variants(base, world)) {
     if (options.transport != transport || !has_the_gpus(options, world, devices)) continue;
     std::printf("%s\n", variant_name(options).c_str());
-    if (!run(world, devices, options, other_work)) return 3;
+    if (!run(world, devices, options, other_work, std::exchange(base_path, false))) return 3;
   }
   std::printf("exact\n");
   return 0;
