@@ -2,6 +2,8 @@
 // since the sanitizer runs the kernels of one GPU one after the other.
 #include <gtest/gtest.h>
 
+#include "rowband/base/error.h"
+#include "rowband/engines/cuda/graph_support.h"
 #include "rowband/engines/cuda/random_calls.h"
 
 namespace rowband::cuda {
@@ -35,14 +37,46 @@ void run_small_calls(int world) {
   }
 }
 
+// A captured call, a refused one, and the base path's GEMM with its bias, of zeros.
+void run_other_small_calls(int world) {
+  with_gpu_ops(
+      world, world, exact_options(300, 144, 256),
+      [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
+        const auto bias = device_array<Bf16>(engine, 144),
+                   out = device_array<Bf16>(engine, 70 * 144);
+        const DeviceFindings found(engine);
+        const ExactCalls calls(comm, engine, op);
+        Output y;
+        const Graph graph(calls.stream(), [&] { y = calls.run(130); });
+        for (int call = 1; call < 4; ++call) {
+          calls.fill(130, call);
+          graph.replay();
+          calls.check(y, call);
+        }
+        calls.expect_exact();
+        EXPECT_THROW(op.run({}, calls.w(), nullptr, nullptr, nullptr, calls.stream()), Error);
+        calls.queue(300, 4);
+        const ActivationView x = calls.x(70);
+        fill_exact(const_cast<E4m3*>(x.codes), 70, 256, 0, 5, calls.stream());
+        engine.gemm(x, calls.w(), bias.get(), out.get(), nullptr, calls.stream());
+        engine.add_bias(out.get(), 70, 144, bias.get(), calls.stream());
+        check_exact(out.get(), 70, 144, 256, 1, 5, found.get(), calls.stream());
+        calls.expect_exact();
+        found.expect_none("a GEMM", calls.stream());
+      },
+      std::chrono::seconds(60));
+}
+
 TEST(CudaSmall, CallsOfOneRank) {
   ROWBAND_NEEDS_GPUS(1);
   run_small_calls(1);
+  run_other_small_calls(1);
 }
 
 TEST(CudaSmall, CallsOfARankPerGpu) {
   ROWBAND_NEEDS_GPUS(2);
   run_small_calls(2);
+  run_other_small_calls(2);
 }
 
 TEST(CudaSmall, TheQuantiser) {
