@@ -1,8 +1,8 @@
 // Started by launch_modes_test.cc with variables that CUDA reads at its first use.
 //   cuda_launch_mode_program WORLD DEVICES TRANSPORT [other-work]
 // makes an op of each wire that is served, and on each 100 exact calls, then replays of a captured
-// one, then the base path's sums; with work on two other streams beside them if told so. Says
-// "exact", or how it ended:
+// one, and by transport direct the base path's sums; with work on two other streams beside them if
+// told so. Says "exact", or how it ended:
 //   exit status 0 exact, 3 refused at construction, 1 anything else
 #include <cstdio>
 #include <cstdlib>
@@ -110,8 +110,8 @@ bool run(int world, int devices, const GemmAllReduceOptions& options, bool other
 int run_all(int world, int devices, bool other_work, Transport transport) {
   GemmAllReduceOptions base = exact_options(1300, 320, 128);
   base.deadline = std::chrono::seconds(10);
-  engine_for(0, 1, 1);    // says why there is none, where there is none
-  bool base_path = true;  // once: it knows no wire
+  engine_for(0, 1, 1);                               // says why there is none, where there is none
+  bool base_path = transport == Transport::kDirect;  // once: it knows neither wire nor transport
   for (const auto& options : served_variants(base, world)) {
     if (options.transport != transport || !has_the_gpus(options, world, devices)) continue;
     std::printf("%s\n", variant_name(options).c_str());
