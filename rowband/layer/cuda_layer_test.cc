@@ -149,22 +149,22 @@ TEST(CudaLayer, N01_N08_BothPathsAreAccurateWithAndWithoutBias) {
 
 TEST(CudaLayer, S08_M05_StridedInputAndTheCallersOutput) {
   ROWBAND_NEEDS_GPUS(1);
-  for (std::int64_t rows : {33, 40, 500}) {  // declined, declined, fused
-    with_exact_layers(2, gpus(), gpu_options(512), [&](Communicator& comm, GpuLayer& layer) {
+  with_exact_layers(2, gpus(), gpu_options(512), [](Communicator& comm, GpuLayer& layer) {
+    for (std::int64_t rows : {33, 40, 129, 500}) {  // declined, declined, fused, fused
       const std::int64_t depth = layer.depth(), stride = depth + 40;
-      const auto dense = exact_bf16(rows, depth, comm.rank(), 7);
+      const auto dense = exact_bf16(rows, depth, comm.rank(), rows);
       std::vector<Bf16> wide(static_cast<std::size_t>(rows * stride), to_bf16(1e30f));
       for (std::int64_t row = 0; row < rows; ++row) {
         std::copy_n(dense.data() + row * depth, depth, wide.data() + row * stride + 9);
       }
       const auto x = layer.engine().upload(wide.data(), wide.size() * sizeof(Bf16));
-      const auto out = layer.engine().allocate(static_cast<std::size_t>(rows * 264) * sizeof(Bf16));
+      const auto out = layer.engine().allocate(rows * layer.cols() * sizeof(Bf16));
       const Output y = layer->forward(static_cast<const Bf16*>(x.get()) + 9, rows, stride,
                                       static_cast<Bf16*>(out.get()));
       EXPECT_EQ(y.data, out.get());
-      layer.expect_exact(y, rows, 7);
-    });
-  }
+      layer.expect_exact(y, rows, rows);
+    }
+  });
 }
 
 TEST(CudaLayer, R04_AResultOfEitherPathStaysUntouchedThroughTheNextCall) {
@@ -286,9 +286,9 @@ TEST(CudaLayer, G07_OperandsInMappedMemoryEagerAndCaptured) {
 TEST(CudaLayer, R11_HostMemoryMisalignedAndAliasedOutputsAreRefusedAndTheLayerGoesOn) {
   ROWBAND_NEEDS_GPUS(1);
   for (int world : {2, 3, 4}) {
-    for (std::int64_t rows : {10, 300}) {  // declined, fused
-      with_exact_layers(world, gpus(), gpu_options(512), [&](Communicator& comm, GpuLayer& layer) {
-        const auto host = exact_bf16(rows, layer.depth(), comm.rank(), 4);
+    with_exact_layers(world, gpus(), gpu_options(512), [](Communicator& comm, GpuLayer& layer) {
+      for (std::int64_t rows : {10, 300}) {  // declined, fused
+        const auto host = exact_bf16(rows, layer.depth(), comm.rank(), rows);
         const auto memory = layer.engine().upload(host.data(), host.size() * sizeof(Bf16));
         const auto* x = static_cast<const Bf16*>(memory.get());
         const auto out = layer.engine().allocate(1 << 20);
@@ -309,10 +309,10 @@ TEST(CudaLayer, R11_HostMemoryMisalignedAndAliasedOutputsAreRefusedAndTheLayerGo
         const Output before = layer->forward(x, rows, layer.depth());
         refused("out overlaps an earlier result", x, before.data);
         refused("out overlaps an earlier result", x, before.data + rows * before.cols - 8);
-        layer.expect_exact(before, rows, 4);
+        layer.expect_exact(before, rows, rows);
         layer.forward_exact(rows, 5);
-      });
-    }
+      }
+    });
   }
 }
 
