@@ -1,35 +1,12 @@
-// Test code: what is queued on a stream, captured into a graph.
+// Test code: calls of an op, captured into a graph.
 #pragma once
 
-#include <functional>
 #include <vector>
 
-#include "rowband/engines/cuda/random_calls.h"
+#include "rowband/engines/cuda/exact_calls.h"
+#include "rowband/engines/cuda/graph_support.h"
 
 namespace rowband::cuda {
-
-// What `queue` queues on the stream, captured.
-class Graph {
- public:
-  Graph(cudaStream_t stream, const std::function<void()>& queue) : stream_(stream) {
-    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "beginning a capture");
-    queue();
-    cudaGraph_t graph = nullptr;
-    check(cudaStreamEndCapture(stream_, &graph), "ending a capture");
-    const cudaError_t made = cudaGraphInstantiate(&graph_, graph, 0);
-    cudaGraphDestroy(graph);
-    check(made, "instantiating the graph");
-  }
-  ~Graph() { cudaGraphExecDestroy(graph_); }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-
-  void replay() const { check(cudaGraphLaunch(graph_, stream_), "launching the graph"); }
-
- private:
-  const cudaStream_t stream_;
-  cudaGraphExec_t graph_ = nullptr;
-};
 
 // Calls captured into a graph; each replay's results lie in the slots of the captured calls.
 class CapturedCalls {

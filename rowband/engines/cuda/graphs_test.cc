@@ -1,6 +1,5 @@
 // Streams, captured graphs, and memory that no plain allocation gave. Skipped, with a message,
 // without a GPU.
-#include <cuda.h>
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -138,51 +137,6 @@ TEST(CudaGraphs, G05_ACallBehindAForkAndAJoin) {
                  calls.expect_exact();
                });
 }
-
-// Memory as allocators with expandable segments make it: an address range, mapped afterwards.
-class MappedMemory {
- public:
-  MappedMemory(int device, std::size_t bytes) {
-    CUmemAllocationProp kind{};
-    kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
-    std::size_t step = 0;
-    call<decltype(&cuMemGetAllocationGranularity)>("cuMemGetAllocationGranularity")(
-        &step, &kind, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-    bytes_ = (bytes + step - 1) / step * step;
-    CUmemGenericAllocationHandle handle = 0;
-    expect(call<decltype(&cuMemAddressReserve)>("cuMemAddressReserve")(&address_, bytes_, 0, 0, 0));
-    expect(call<decltype(&cuMemCreate)>("cuMemCreate")(&handle, bytes_, &kind, 0));
-    expect(call<decltype(&cuMemMap)>("cuMemMap")(address_, bytes_, 0, handle, 0));
-    expect(call<decltype(&cuMemRelease)>("cuMemRelease")(handle));
-    const CUmemAccessDesc access{kind.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    expect(call<decltype(&cuMemSetAccess)>("cuMemSetAccess")(address_, bytes_, &access, 1));
-  }
-  ~MappedMemory() {
-    call<decltype(&cuMemUnmap)>("cuMemUnmap")(address_, bytes_);
-    call<decltype(&cuMemAddressFree)>("cuMemAddressFree")(address_, bytes_);
-  }
-  MappedMemory(const MappedMemory&) = delete;
-  MappedMemory& operator=(const MappedMemory&) = delete;
-  template <typename T>
-  T* as() const {
-    return reinterpret_cast<T*>(address_);
-  }
-
- private:
-  template <typename Function>
-  static Function call(const char* name) {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    check(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result), name);
-    return reinterpret_cast<Function>(found);
-  }
-  static void expect(CUresult result) {
-    if (result != CUDA_SUCCESS) throw std::runtime_error("mapping memory failed");
-  }
-  CUdeviceptr address_ = 0;
-  std::size_t bytes_ = 0;
-};
 
 TEST(CudaGraphs, G07_OperandsInMappedMemoryEagerAndCaptured) {
   ROWBAND_NEEDS_GPUS(1);
