@@ -74,6 +74,81 @@ TEST(Faults, O01_NoRoomNamesNeededAndFreeBytes) {
   }
 }
 
+// The host engine but for one method, which throws.
+class FailingEngine final : public Engine {
+ public:
+  enum class In { kRoom, kUpload };
+  FailingEngine(std::shared_ptr<Engine> engine, In in)
+      : Engine(make_planner(EngineKind::kHost, {})), engine_(std::move(engine)), in_(in) {}
+
+  std::string_view name() const override { return engine_->name(); }
+  std::string description() const override { return engine_->description(); }
+  std::string why_no_room(std::int64_t bytes, int world, const FaultHooks* faults) const override {
+    fail_in(In::kRoom);
+    return engine_->why_no_room(bytes, world, faults);
+  }
+  std::unique_ptr<FusedExecutor> make_fused(Communicator& comm, const PlanSpec& spec,
+                                            const FusedOptions& options) override {
+    return engine_->make_fused(comm, spec, options);
+  }
+  void gemm(const ActivationView& x, const WeightView& w, const Bf16* bias, Bf16* out,
+            Timeline* timeline, void* stream) override {
+    engine_->gemm(x, w, bias, out, timeline, stream);
+  }
+  ActivationView quantize(const Bf16* x, std::int64_t rows, std::int64_t depth, std::int64_t stride,
+                          ScaleFormat format, E4m3* codes, float* scales, void* stream) override {
+    return engine_->quantize(x, rows, depth, stride, format, codes, scales, stream);
+  }
+  void add_bias(Bf16* out, std::int64_t rows, std::int64_t cols, const Bf16* bias,
+                void* stream) override {
+    engine_->add_bias(out, rows, cols, bias, stream);
+  }
+  std::unique_ptr<AllReduce> make_all_reduce(Communicator& comm, Deadline deadline) override {
+    return engine_->make_all_reduce(comm, deadline);
+  }
+  bool on_host() const override { return true; }
+  int device() const override { return -1; }
+  std::string why_not_reachable(const void*) const override { return ""; }
+  std::size_t output_alignment() const override { return engine_->output_alignment(); }
+  std::shared_ptr<void> allocate(std::size_t bytes) override { return engine_->allocate(bytes); }
+  void synchronize(void* stream) override { engine_->synchronize(stream); }
+  void finish() override { engine_->finish(); }
+  std::shared_ptr<const void> upload(const void* host, std::size_t bytes) override {
+    fail_in(In::kUpload);
+    return engine_->upload(host, bytes);
+  }
+  void download(void* host, const void* from, std::size_t bytes, void* stream) override {
+    engine_->download(host, from, bytes, stream);
+  }
+  void copy(void* to, const void* from, std::size_t bytes, void* stream) override {
+    engine_->copy(to, from, bytes, stream);
+  }
+
+ private:
+  void fail_in(In in) const {
+    if (in == in_) throw Error(ErrorCode::kUnavailable, "this rank's engine fails");
+  }
+
+  const std::shared_ptr<Engine> engine_;
+  const In in_;
+};
+
+TEST(Faults, D01_AnEngineThatThrowsOnOneRankDoesNotKeepItsPeersWaiting) {
+  for (const auto in : {FailingEngine::In::kRoom, FailingEngine::In::kUpload}) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto all = failures(3, [&](Communicator& comm) {
+      std::shared_ptr<Engine> engine = test_engine(comm.rank());
+      if (comm.rank() == 1) engine = std::make_shared<FailingEngine>(engine, in);
+      GemmAllReduce::create(comm, engine, small_options());
+    });
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+    for (const auto& failure : all) {
+      EXPECT_EQ(failure.code, ErrorCode::kUnavailable);
+      EXPECT_THAT(failure.text, AllOf(HasSubstr("rank 1"), HasSubstr("engine fails")));
+    }
+  }
+}
+
 TEST(Faults, R02_ATransportThatMovesNothingFailsTheSelfTest) {
   for (std::int64_t from : {1, 2}) {  // also from the second call on
     for (int faulty = 0; faulty < 3; ++faulty) {

@@ -49,6 +49,20 @@ std::string why_bad_options(const Engine& engine, const PlanSpec& spec,
   return engine.why_not_served(spec);
 }
 
+// Collective: also of a rank that cannot even ask.
+void agree_on_room(Communicator& comm, const Engine& engine, std::int64_t window_bytes,
+                   const FaultHooks* faults, Deadline deadline) {
+  std::string failure;
+  ErrorCode code = ErrorCode::kOutOfMemory;
+  try {
+    failure = engine.why_no_room(window_bytes, comm.size(), faults);
+  } catch (const Error& error) {
+    failure = error.what();
+    code = error.code();
+  }
+  agree_on_success(comm, "room for the symmetric window", failure, code, deadline);
+}
+
 bool overlap(const void* a, std::int64_t a_bytes, const void* b, std::int64_t b_bytes) {
   const auto *a0 = static_cast<const std::byte*>(a), *b0 = static_cast<const std::byte*>(b);
   const std::less<> before;
@@ -103,10 +117,7 @@ std::unique_ptr<GemmAllReduce> GemmAllReduce::create(Communicator& comm,
                    ErrorCode::kInvalidArgument, deadline());
   agree_on_values(comm, "GemmAllReduce options", agreed_values(*op->engine_, op->spec_, options),
                   deadline());
-  agree_on_success(comm, "room for the symmetric window",
-                   op->engine_->why_no_room(op->engine_->window_bytes(op->spec_), comm.size(),
-                                            options.faults.get()),
-                   ErrorCode::kOutOfMemory, deadline());
+  agree_on_room(comm, *op->engine_, op->window_bytes(), options.faults.get(), deadline());
   op->fused_ = op->engine_->make_fused(comm, op->spec_, {options.deadline, options.faults});
   if (options.self_test) op->self_test();
   return op;

@@ -99,7 +99,8 @@ class GemmAllReduce {
  private:
   GemmAllReduce(Communicator& comm, std::shared_ptr<Engine> engine,
                 const GemmAllReduceOptions& options);
-  std::string check_one_self_test_call(std::int64_t rows, const WeightView& w, int round);
+  struct SelfTestMemory;
+  std::string check_one_self_test_call(std::int64_t rows, SelfTestMemory& memory, int round);
 
   Communicator& comm_;
   const std::shared_ptr<Engine> engine_;

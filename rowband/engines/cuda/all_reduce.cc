@@ -88,8 +88,14 @@ std::unique_ptr<AllReduce> make_all_reduce(Communicator& comm, Engine& engine, i
                                            Deadline deadline) {
   std::shared_ptr<comm::NcclComm> nccl =
       shared.group == &comm ? shared.nccl.lock() : std::shared_ptr<comm::NcclComm>();
-  const Told own{comm::gpu_identity(device), comm::why_no_nccl().empty(),
-                 nccl != nullptr && nccl->failure().empty()};
+  Told own{{}, comm::why_no_nccl().empty(), nccl != nullptr && nccl->failure().empty()};
+  std::string failure;
+  try {
+    own.gpu = comm::gpu_identity(device);
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  agree_on_success(comm, "the base path's all-reduce", failure, ErrorCode::kUnavailable, deadline);
   std::vector<Told> all(static_cast<std::size_t>(comm.size()));
   comm.all_gather(&own, all.data(), sizeof own, deadline);
   const std::string why = why_through_host(all);
