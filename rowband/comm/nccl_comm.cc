@@ -28,6 +28,8 @@ constexpr Clock::time_point kNever = Clock::time_point::max();
 constexpr std::chrono::milliseconds kBetweenLooks{20};
 // What a peer queued before it ended still arrives; it is lost when that takes longer.
 constexpr std::chrono::seconds kGraceAfterDeath{1};
+// By then a call that waits for no peer has left NCCL; one that does is ended by an abort alone.
+constexpr std::chrono::milliseconds kGraceForCall{100};
 // By then an aborted kernel has left its stream.
 constexpr std::chrono::seconds kGraceAfterAbort{5};
 // A wait yields for the time that short collectives take, then sleeps between polls.
@@ -61,6 +63,7 @@ class QueuedNcclComm final : public NcclComm {
   std::optional<Error> reason_to_give_up(Clock::time_point& death_seen) const;
   Error late(Deadline deadline) const;
   void give_up(const Error& reason);
+  void give_up(const Error& reason, std::unique_lock<std::mutex>& lock);
   void let_go(decltype(&::ncclCommDestroy) how) const;
 
   const std::unique_ptr<NcclControl> control_;
@@ -70,6 +73,7 @@ class QueuedNcclComm final : public NcclComm {
 
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable_any stopped_;
+  std::condition_variable left_;  // no call is inside NCCL any more
   std::optional<Error> failure_;
   std::optional<Deadline> queued_;   // of the last call that no graph took
   std::optional<Deadline> entered_;  // of a call that is inside NCCL
@@ -89,7 +93,12 @@ QueuedNcclComm::QueuedNcclComm(std::unique_ptr<NcclControl> control, Deadline de
   config.blocking = 1;
   const ncclResult_t result =
       nccl().ncclCommSplit(control_->get(), 0, rank().rank, &comm_, &config);
-  control_->settle(result, "making NCCL's communicator", deadline);
+  try {
+    control_->settle(result, "making NCCL's communicator", deadline);
+  } catch (const Error&) {
+    if (comm_ != nullptr) let_go(nccl().ncclCommAbort);
+    throw;
+  }
   watch_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
   try {
     connect(deadline);
@@ -148,6 +157,7 @@ void QueuedNcclComm::queue(const char* what, Deadline deadline, CUstream_st* str
   {
     const std::lock_guard lock(mutex_);
     entered_.reset();
+    left_.notify_all();
     require_healthy();
   }
   if (result != ncclSuccess) {
@@ -217,11 +227,15 @@ std::string QueuedNcclComm::failure() const {
 
 // Ends the kernels that wait, so that streams go on. The first reason stays.
 void QueuedNcclComm::give_up(const Error& reason) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (failure_) return;
-    failure_ = reason;
-  }
+  std::unique_lock lock(mutex_);
+  if (!failure_) give_up(reason, lock);
+}
+
+// From here on no call enters NCCL, and none that passes through may lose its communicator there.
+void QueuedNcclComm::give_up(const Error& reason, std::unique_lock<std::mutex>& lock) {
+  failure_ = reason;
+  left_.wait_for(lock, kGraceForCall, [this] { return !entered_; });
+  lock.unlock();
   let_go(nccl().ncclCommAbort);
 }
 
@@ -270,11 +284,9 @@ void QueuedNcclComm::watch(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (!failure_) {
     stopped_.wait_for(lock, stop, kBetweenLooks, [] { return false; });
-    if (stop.stop_requested()) return;
-    if (const auto reason = reason_to_give_up(death_seen)) {
-      lock.unlock();
-      return give_up(*reason);
-    }
+    // Of a communicator that another thread has given up nothing may be asked.
+    if (stop.stop_requested() || failure_) return;
+    if (const auto reason = reason_to_give_up(death_seen)) return give_up(*reason, lock);
   }
 }
 
