@@ -116,7 +116,7 @@ QueuedNcclComm::~QueuedNcclComm() {
 // NCCL waits here for the end of every graph that captured a call; nobody else should.
 void QueuedNcclComm::let_go(decltype(&::ncclCommDestroy) how) const {
   const auto end = [how, comm = comm_, device = rank().device] {
-    const cuda::DeviceScope scope(device);
+    const cuda::DeviceScope scope(device, std::nothrow);
     how(comm);
   };
   if (captured_) {
@@ -276,7 +276,7 @@ Error QueuedNcclComm::late(Deadline deadline) const {
 }
 
 void QueuedNcclComm::watch(const std::stop_token& stop) {
-  const cuda::DeviceScope scope(rank().device);
+  const cuda::DeviceScope scope(rank().device, std::nothrow);
   // Asking for an event here must not break a capture in another thread.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaThreadExchangeStreamCaptureMode(&mode);

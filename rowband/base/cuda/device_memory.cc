@@ -12,7 +12,14 @@ DeviceScope::DeviceScope(int device) {
   check(cudaSetDevice(device), fmt::format("choosing device {}", device));
 }
 
-DeviceScope::~DeviceScope() { cudaSetDevice(before_); }
+DeviceScope::DeviceScope(int device, std::nothrow_t) noexcept {
+  if (cudaGetDevice(&before_) != cudaSuccess) before_ = -1;
+  if (cudaSetDevice(device) != cudaSuccess) cudaGetLastError();
+}
+
+DeviceScope::~DeviceScope() {
+  if (before_ >= 0) cudaSetDevice(before_);
+}
 
 Stream make_stream() {
   cudaStream_t stream = nullptr;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <new>
 
 namespace rowband::cuda {
 
@@ -12,12 +13,14 @@ namespace rowband::cuda {
 class DeviceScope {
  public:
   explicit DeviceScope(int device);
+  // For destructors: where CUDA refuses, which may be for an earlier kernel's failure, it goes on.
+  DeviceScope(int device, std::nothrow_t) noexcept;
   ~DeviceScope();
   DeviceScope(const DeviceScope&) = delete;
   DeviceScope& operator=(const DeviceScope&) = delete;
 
  private:
-  int before_ = 0;
+  int before_ = -1;  // none where CUDA did not say
 };
 
 struct FreeDevice {

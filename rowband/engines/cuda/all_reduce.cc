@@ -44,7 +44,13 @@ class NcclAllReduce final : public AllReduce {
         engine_(engine),
         own_stream_(own_stream),
         description_(fmt::format("ncclAllReduce of NCCL {}", comm::nccl_version())) {}
-  ~NcclAllReduce() override { engine_.finish(); }  // of no stream is known that it has passed
+  ~NcclAllReduce() override {
+    try {
+      engine_.finish();  // of no stream is known that it has passed
+    } catch (const Error&) {
+      // On a GPU that has failed no sum is on its way.
+    }
+  }
 
   void run(Bf16* data, std::int64_t count, Deadline deadline, void* stream) override {
     nccl_->all_reduce(data, count, deadline,

@@ -26,7 +26,7 @@ class NcclWindow final : public Window {
   explicit NcclWindow(std::unique_ptr<NcclControl> control) : control_(std::move(control)) {}
   // Local: what the peers map of this part stays theirs until they let go of it.
   ~NcclWindow() override {
-    const DeviceScope scope(control_->rank().device);
+    const DeviceScope scope(control_->rank().device, std::nothrow);
     if (window_ != nullptr && control_->usable())
       nccl().ncclCommWindowDeregister(control_->get(), window_);
   }
