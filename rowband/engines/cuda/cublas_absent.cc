@@ -1,4 +1,5 @@
-// In place of cublas_gemm.cc in builds without cuBLASLt's header.
+// In place of cublas_gemm.cc in builds without cuBLASLt's header, or with one that has no block
+// scales.
 #include "rowband/base/fail.h"
 #include "rowband/engines/cuda/cublas_gemm.h"
 
@@ -6,7 +7,7 @@ namespace rowband::cuda {
 
 struct CublasGemm::State {};
 
-std::string why_no_cublas() { return "this build was made without cuBLASLt's header"; }
+std::string why_no_cublas() { return ROWBAND_WHY_NO_CUBLAS; }
 std::string cublas_version() { return ""; }
 
 CublasGemm::CublasGemm(int, std::shared_ptr<void>) {

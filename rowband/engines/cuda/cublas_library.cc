@@ -7,6 +7,8 @@
 namespace rowband::cuda {
 namespace {
 
+constexpr std::size_t kFirstWithBlockScales = 120900;
+
 // Where the loader looks, else beside the header that this was built with.
 void* open_library() {
   const std::string name = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
@@ -29,6 +31,10 @@ CublasLibrary load() {
 #define ROWBAND_LOAD(name) loaded.name = reinterpret_cast<decltype(&::name)>(find(#name));
   ROWBAND_CUBLAS_FUNCTIONS(ROWBAND_LOAD)
 #undef ROWBAND_LOAD
+  if (const std::size_t version = loaded.cublasLtGetVersion(); version < kFirstWithBlockScales) {
+    fail(ErrorCode::kUnavailable, "cuBLASLt is {}.{}: it multiplies with block scales from 12.9 on",
+         version / 10000, version / 100 % 100);
+  }
   return loaded;
 }
 

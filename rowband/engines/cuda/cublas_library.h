@@ -1,5 +1,5 @@
 // cuBLASLt's functions, out of a library that is loaded when it is first asked for. Only for files
-// that are compiled when the build has its header (ROWBAND_HAVE_CUBLASLT).
+// that are compiled when the build has its header, of CUDA 12.9 or newer.
 #pragma once
 
 #include <cublasLt.h>
@@ -31,7 +31,8 @@ struct CublasLibrary {
 #undef ROWBAND_DECLARE
 };
 
-// Throws Error(kUnavailable): no library of the header's major version, or one without a function.
+// Throws Error(kUnavailable): no library of the header's major version, one without a function, or
+// one without block scales.
 const CublasLibrary& cublas();
 
 // Throws Error(kUnavailable) with `what` and the library's own words unless `result` is success.
