@@ -1,5 +1,6 @@
 // The bias of the base path, added to the sum over the ranks: fp32 adds, rounded to bf16. One
-// 16-byte load and store per thread; cols is a multiple of 8, so a vector never crosses a row.
+// 16-byte load and store of `out` per thread; cols is a multiple of 8, so a vector never crosses a
+// row. A bias may lie at any even address.
 #include <cuda_bf16.h>
 
 #include "rowband/base/cuda/launch_check.h"
@@ -16,11 +17,23 @@ union Vector {
   __nv_bfloat16 values[kPerThread];
 };
 
+__device__ Vector load(const __nv_bfloat16* from) {
+  Vector loaded{};
+  if (reinterpret_cast<std::uintptr_t>(from) % sizeof(uint4) == 0) {
+    loaded.bits = *reinterpret_cast<const uint4*>(from);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) loaded.values[i] = from[i];
+  }
+  return loaded;
+}
+
 __global__ void __launch_bounds__(kThreads)
-    add_bias(uint4* out, std::int64_t vectors, std::int64_t per_row, const uint4* bias) {
+    add_bias(uint4* out, std::int64_t vectors, std::int64_t per_row, const __nv_bfloat16* bias) {
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= vectors) return;
-  Vector sum{out[at]}, addend{bias[at % per_row]};
+  Vector sum{out[at]};
+  const Vector addend = load(bias + at % per_row * kPerThread);
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     sum.values[i] = __float2bfloat16_rn(
@@ -42,7 +55,7 @@ void launch_add_bias(Bf16* out, std::int64_t rows, std::int64_t cols, const Bf16
   if (vectors == 0) return;
   add_bias<<<static_cast<unsigned>((vectors + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
       reinterpret_cast<uint4*>(out), vectors, cols / kPerThread,
-      reinterpret_cast<const uint4*>(bias));
+      reinterpret_cast<const __nv_bfloat16*>(bias));
   check(cudaGetLastError(), "launching the bias kernel");
 }
 

@@ -23,9 +23,10 @@ std::shared_ptr<Engine> engine_with(const char* kernel) {
 }
 
 // bf16 [rows, cols] of the engine's GEMM, of activations that it quantised itself and a weight
-// whose rows of scales are padded to four.
+// whose rows of scales are padded to four. The bias lies `bias_at` values behind a multiple of 256
+// bytes.
 std::vector<Bf16> multiply(Engine& engine, std::int64_t rows, std::int64_t cols, std::int64_t depth,
-                           const Bf16* bias) {
+                           const Bf16* bias, std::size_t bias_at = 0) {
   const auto x = random_bf16(rows * depth, 3);
   const RandomWeight w(cols, depth, 4);
   const std::int64_t blocks = depth / 128, padded = (blocks + 3) / 4 * 4;
@@ -39,16 +40,18 @@ std::vector<Bf16> multiply(Engine& engine, std::int64_t rows, std::int64_t cols,
   const auto x_codes = engine.allocate(x.size());
   const auto x_scales = engine.allocate(x.size() / 128 * sizeof(float));
   const auto out = engine.allocate(static_cast<std::size_t>(rows * cols) * sizeof(Bf16));
-  const auto on_device_bias =
-      bias == nullptr ? nullptr : engine.upload(bias, static_cast<std::size_t>(cols) * 2);
+  std::vector<Bf16> bias_values(bias_at + static_cast<std::size_t>(cols));
+  if (bias != nullptr) std::copy_n(bias, cols, bias_values.begin() + static_cast<int>(bias_at));
+  const auto bias_memory = engine.upload(bias_values.data(), bias_values.size() * sizeof(Bf16));
+  const Bf16* const bias_on_device =
+      bias == nullptr ? nullptr : static_cast<const Bf16*>(bias_memory.get()) + bias_at;
   const ActivationView view = engine.quantize(
       static_cast<const Bf16*>(on_device.get()), rows, depth, depth, ScaleFormat::kFp32,
       static_cast<E4m3*>(x_codes.get()), static_cast<float*>(x_scales.get()));
   engine.gemm(view,
               {static_cast<const E4m3*>(w_codes.get()), cols, depth, depth,
                static_cast<const float*>(w_scales.get()), padded, 1},
-              static_cast<const Bf16*>(on_device_bias.get()), static_cast<Bf16*>(out.get()),
-              nullptr);
+              bias_on_device, static_cast<Bf16*>(out.get()), nullptr);
   std::vector<Bf16> host(static_cast<std::size_t>(rows * cols));
   engine.download(host.data(), out.get(), host.size() * sizeof(Bf16), nullptr);
   return host;
@@ -70,6 +73,55 @@ TEST(CudaCublasGemm, AgreesWithTheOwnGemm) {
       }
     }
   }
+}
+
+TEST(CudaCublasGemm, TakesABiasWhereverTheOwnGemmTakesIt) {
+  ROWBAND_NEEDS_GPUS(1);
+  if (!why_no_cublas().empty()) GTEST_SKIP() << why_no_cublas();
+  const auto bias = random_bf16(264, 9);
+  for (const char* kernel : {"wgmma", "cublaslt"}) {
+    const auto engine = engine_with(kernel);
+    const auto want = multiply(*engine, 65, 264, 512, bias.data());
+    for (const std::size_t at : {2, 4, 6, 8}) {
+      EXPECT_EQ(multiply(*engine, 65, 264, 512, bias.data(), at), want) << kernel << " " << at;
+    }
+  }
+}
+
+TEST(CudaAddBias, TakesABiasAtAnyEvenAddressAndRefusesOtherMemoryInWords) {
+  ROWBAND_NEEDS_GPUS(1);
+  const auto engine = engine_with("");
+  constexpr std::int64_t kRows = 3, kCols = 264;
+  const std::vector<Bf16> zeros(kRows * kCols + 8);
+  const auto bias = random_bf16(kCols + 8, 9);
+  const auto on_device = engine->upload(bias.data(), bias.size() * sizeof(Bf16));
+  const auto memory = engine->allocate(zeros.size() * sizeof(Bf16));
+  auto* const out = static_cast<Bf16*>(memory.get());
+  const auto* const first = static_cast<const Bf16*>(on_device.get());
+  for (int at = 0; at <= 8; ++at) {
+    engine->copy(out, zeros.data(), zeros.size() * sizeof(Bf16), nullptr);
+    engine->add_bias(out, kRows, kCols, first + at);
+    std::vector<Bf16> sums(kRows * kCols);
+    engine->download(sums.data(), out, sums.size() * sizeof(Bf16), nullptr);
+    for (std::int64_t i = 0; i < kRows * kCols; ++i) {
+      ASSERT_EQ(to_float(sums[i]), to_float(bias[at + i % kCols]))
+          << "at " << at << ", value " << i;
+    }
+  }
+  const auto refusal = [&](Bf16* to, std::int64_t cols, const Bf16* from) -> std::string {
+    try {
+      engine->add_bias(to, kRows, cols, from);
+      return "";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      return error.what();
+    }
+  };
+  EXPECT_THAT(refusal(out + 4, kCols, first), HasSubstr("multiple of 16"));
+  EXPECT_THAT(refusal(out, 12, first), HasSubstr("N=12"));
+  const auto* const odd = reinterpret_cast<const std::byte*>(first) + 1;
+  EXPECT_THAT(refusal(out, kCols, reinterpret_cast<const Bf16*>(odd)), HasSubstr("multiple of 2"));
+  engine->synchronize(nullptr);  // the GPU is none the worse
 }
 
 TEST(CudaCublasGemm, SaysWhatItDoesNotServe) {

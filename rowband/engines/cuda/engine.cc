@@ -77,6 +77,7 @@ class CudaEngine final : public Engine {
     if (const std::string why = why_not_aligned({x, w, bias}); !why.empty()) {
       fail(ErrorCode::kInvalidArgument, "{}", why);
     }
+    require_aligned(out);
     const DeviceScope scope(device_);
     if (cublas_ && cublas_->why_not(x, w).empty()) {
       cublas_->run(x, w, out, stream_of(stream));
@@ -118,6 +119,14 @@ class CudaEngine final : public Engine {
 
   void add_bias(Bf16* out, std::int64_t rows, std::int64_t cols, const Bf16* bias,
                 void* stream) override {
+    require_aligned(out);
+    if (cols % 8 != 0) {
+      fail(ErrorCode::kInvalidArgument, "N={}: the GPU needs a multiple of 8", cols);
+    }
+    if (reinterpret_cast<std::uintptr_t>(bias) % sizeof(Bf16) != 0) {
+      fail(ErrorCode::kInvalidArgument, "bias at {}: the GPU needs a multiple of 2",
+           static_cast<const void*>(bias));
+    }
     const DeviceScope scope(device_);
     launch_add_bias(out, rows, cols, bias, stream_of(stream));
   }
@@ -185,6 +194,12 @@ class CudaEngine final : public Engine {
   }
 
  private:
+  void require_aligned(const Bf16* out) const {
+    if (reinterpret_cast<std::uintptr_t>(out) % output_alignment() == 0) return;
+    fail(ErrorCode::kInvalidArgument, "out at {}: the GPU needs a multiple of {}",
+         static_cast<const void*>(out), output_alignment());
+  }
+
   // In the order of the engine's stream: cudaMalloc and cudaFree may wait for the whole device, and
   // so, where ranks share one, for a peer's kernel that waits for this rank.
   std::shared_ptr<void> allocate_in_order(std::size_t bytes) const {
