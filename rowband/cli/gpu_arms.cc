@@ -84,7 +84,7 @@ void GpuArms::spoil(void* stream) {
 // cuBLASLt has no algorithm for a few shapes; the own GEMM takes its place there.
 void GpuArms::gemm(bool own, const ActivationView& x, const WeightView& w, void* stream) {
   const auto out = static_cast<Bf16*>(out_.get());
-  if (own || !cublas_ || !cublas_->why_not(x, w).empty()) {
+  if (own || !cublas_ || !cublas_->why_not(x, w, out).empty()) {
     engine_->gemm(x, w, nullptr, out, nullptr, stream);
   } else {
     cublas_->run(x, w, out, static_cast<cudaStream_t>(stream));

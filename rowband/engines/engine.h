@@ -24,8 +24,9 @@ struct EngineOptions {
   int local_ranks = 1;  // how many ranks share those cores
   int local_rank = 0;
   // "" takes the best. Host: by name, see tile_gemm.h. cuda: "wgmma", its own, or "cublaslt", which
-  // falls back to "wgmma" where cuBLASLt does not serve a shape; of gemm() alone, not of fused
-  // calls.
+  // falls back to "wgmma" where cuBLASLt does not serve a shape, and whose calls on two streams run
+  // one after the other (where one is captured into a graph, the caller sees to that); of gemm()
+  // alone, not of fused calls.
   std::string gemm_kernel;
   int device = 0;        // GPU engines: the CUDA device; ranks of one device share its SMs
   int device_ranks = 1;  // GPU engines: how many ranks share it; the same for all ranks of an op

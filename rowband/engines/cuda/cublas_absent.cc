@@ -14,7 +14,7 @@ CublasGemm::CublasGemm(int, std::shared_ptr<void>) {
   fail(ErrorCode::kUnavailable, "{}", why_no_cublas());
 }
 CublasGemm::~CublasGemm() = default;
-std::string CublasGemm::why_not(const ActivationView&, const WeightView&) {
+std::string CublasGemm::why_not(const ActivationView&, const WeightView&, const Bf16*) {
   return why_no_cublas();
 }
 void CublasGemm::run(const ActivationView&, const WeightView&, Bf16*, cudaStream_t) {

@@ -19,8 +19,9 @@ std::string cublas_version();
 
 class CublasGemm {
  public:
-  // `workspace` is memory of `device`, of kWorkspaceBytes, which the calls use: one at a time.
-  // Throws Error(kUnavailable) with why_no_cublas().
+  // `workspace` is memory of `device`, of kWorkspaceBytes, which the calls use one at a time: a
+  // call on another stream than the last one's runs after that one. Where either was captured into
+  // a graph, the caller orders them. Throws Error(kUnavailable) with why_no_cublas().
   CublasGemm(int device, std::shared_ptr<void> workspace);
   ~CublasGemm();
   CublasGemm(const CublasGemm&) = delete;
@@ -29,11 +30,12 @@ class CublasGemm {
   static constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
 
   // "" or why cuBLASLt does not multiply these: it wants scales of x [K/128][M], of w
-  // [N/128][K/128] with rows a multiple of four long, and has no algorithm for some shapes.
-  std::string why_not(const ActivationView& x, const WeightView& w);
+  // [N/128][K/128] with rows a multiple of four long, and has no algorithm for some shapes. Of
+  // `out` only the alignment counts.
+  std::string why_not(const ActivationView& x, const WeightView& w, const Bf16* out = nullptr);
 
-  // out[M, N] = x * w^T, device memory, queued on `stream`. Throws Error(kInvalidArgument) with
-  // why_not. The first call of a shape chooses an algorithm.
+  // out[M, N] = x * w^T, device memory, queued on `stream`. Addresses are multiples of 16. Throws
+  // Error(kInvalidArgument) with why_not. The first call of a shape chooses an algorithm.
   void run(const ActivationView& x, const WeightView& w, Bf16* out, cudaStream_t stream);
 
  private:

@@ -79,7 +79,7 @@ class CudaEngine final : public Engine {
     }
     require_aligned(out);
     const DeviceScope scope(device_);
-    if (cublas_ && cublas_->why_not(x, w).empty()) {
+    if (cublas_ && cublas_->why_not(x, w, out).empty()) {
       cublas_->run(x, w, out, stream_of(stream));
       if (bias != nullptr) launch_add_bias(out, x.rows, w.cols, bias, stream_of(stream));
       return;
