@@ -74,6 +74,14 @@ std::string why_environment_is_refused() {
   }
 }
 
+std::string default_engine_text() {
+  try {
+    return std::string(engine_name(default_engine()));
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 std::string hwloc_version_text() {
   const unsigned version = hwloc_get_api_version();
   return fmt::format("API {}.{}.{}", version >> 16, (version >> 8) & 0xFF, version & 0xFF);
@@ -95,7 +103,7 @@ ordered_json describe_engine() {
            }()},
           {"GEMM kernels, best first", fmt::format("{}", fmt::join(kernels, " "))},
           {"GEMM kernel chosen", kernels.front()},
-          {"engine when none is asked for", engine_name(default_engine())},
+          {"engine when none is asked for", default_engine_text()},
           {"started by", launcher_text()}};
 }
 

@@ -9,6 +9,7 @@
 #ifdef ROWBAND_HAVE_CUDA
 #include "rowband/engines/cuda/bandwidth.h"
 #include "rowband/engines/cuda/cublas_gemm.h"
+#include "rowband/engines/cuda/engine.h"
 #include "rowband/engines/cuda/machine.h"
 #endif
 
@@ -33,13 +34,19 @@ std::string gpu_text(const cuda::Gpu& gpu) {
   return text;
 }
 
-template <typename Measure>
-std::string rate_text(const Measure& measure) {
+// One GPU that can't be asked keeps nothing of the others back.
+template <typename Text>
+std::string text_or_why(const Text& text) {
   try {
-    return fmt::format("{:.0f} GB/s", measure());
+    return text();
   } catch (const Error& error) {
     return error.what();
   }
+}
+
+template <typename Measure>
+std::string rate_text(const Measure& measure) {
+  return text_or_why([&] { return fmt::format("{:.0f} GB/s", measure()); });
 }
 
 std::string pair_text(int a, int b, bool measured) {
@@ -89,15 +96,19 @@ ordered_json describe_gpus(bool measured) {
     return {{"GPUs", fmt::format("none: {}", why)}};
   }
   ordered_json json = ordered_json::object();
-  const auto gpus = cuda::visible_gpus();
-  for (const cuda::Gpu& gpu : gpus) json[fmt::format("GPU {}", gpu.device)] = gpu_text(gpu);
-  json["driver"] = cuda::driver_version();
-  json["CUDA runtime"] = cuda::cuda_runtime_version();
+  const int gpus = cuda::device_count();
+  for (int gpu = 0; gpu < gpus; ++gpu) {
+    json[fmt::format("GPU {}", gpu)] =
+        text_or_why([&] { return gpu_text(cuda::visible_gpu(gpu)); });
+  }
+  json["driver"] = text_or_why(cuda::driver_version);
+  json["CUDA runtime"] = text_or_why(cuda::cuda_runtime_version);
   json["NCCL"] = or_why(comm::nccl_version(), comm::why_no_nccl());
   json["cuBLASLt"] = or_why(cuda::cublas_version(), cuda::why_no_cublas());
-  for (int a = 0; a < static_cast<int>(gpus.size()); ++a) {
-    for (int b = a + 1; b < static_cast<int>(gpus.size()); ++b) {
-      json[fmt::format("GPUs {} and {}", a, b)] = pair_text(a, b, measured);
+  for (int a = 0; a < gpus; ++a) {
+    for (int b = a + 1; b < gpus; ++b) {
+      json[fmt::format("GPUs {} and {}", a, b)] =
+          text_or_why([&] { return pair_text(a, b, measured); });
     }
   }
   add_declines(json);

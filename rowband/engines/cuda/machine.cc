@@ -15,7 +15,9 @@ std::string cuda_version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-Gpu describe(int device) {
+}  // namespace
+
+Gpu visible_gpu(int device) {
   const DeviceScope scope(device);
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, device), "reading the device's properties");
@@ -35,11 +37,9 @@ Gpu describe(int device) {
   return gpu;
 }
 
-}  // namespace
-
 std::vector<Gpu> visible_gpus() {
   std::vector<Gpu> all;
-  for (int device = 0; device < device_count(); ++device) all.push_back(describe(device));
+  for (int device = 0; device < device_count(); ++device) all.push_back(visible_gpu(device));
   return all;
 }
 

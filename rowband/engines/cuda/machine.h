@@ -21,7 +21,9 @@ struct Gpu {
   bool runs_the_kernels() const { return major == 9 && minor == 0; }
 };
 
-// None without a driver. Throws Error(kUnavailable) when one can't be asked.
+// Throws Error when it can't be asked: another process has it alone, its memory is full, it failed.
+Gpu visible_gpu(int device);
+// None without a driver. Throws as visible_gpu.
 std::vector<Gpu> visible_gpus();
 // "" or why there are none, in CUDA's words.
 std::string why_no_gpus();
