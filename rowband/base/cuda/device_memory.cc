@@ -33,9 +33,17 @@ Event make_event() {
   return Event(event);
 }
 
+void check_allocation(cudaError_t result, std::size_t bytes) {
+  if (result == cudaSuccess) return;
+  std::size_t free = 0, total = 0;
+  const bool known = cudaMemGetInfo(&free, &total) == cudaSuccess;
+  check(result, fmt::format("allocating {} bytes on the device{}", bytes,
+                            known ? fmt::format(", where {} are free", free) : ""));
+}
+
 DeviceMemory allocate_device(std::size_t bytes) {
   void* p = nullptr;
-  check(cudaMalloc(&p, bytes), fmt::format("allocating {} bytes on the device", bytes));
+  check_allocation(cudaMalloc(&p, bytes), bytes);
   DeviceMemory memory(p);
   check(cudaMemset(p, 0, bytes), "clearing device memory");
   return memory;

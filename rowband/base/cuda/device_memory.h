@@ -46,6 +46,9 @@ using Event = std::unique_ptr<CUevent_st, DestroyEvent>;
 Stream make_stream();  // does not wait for the legacy default stream
 Event make_event();    // without timing
 
+// Of an allocation on the current device: throws as check does, with the bytes asked for and free.
+void check_allocation(cudaError_t result, std::size_t bytes);
+
 // Zero-filled. Throw Error(kOutOfMemory) with the bytes asked for.
 DeviceMemory allocate_device(std::size_t bytes);
 PinnedMemory allocate_pinned(std::size_t bytes);

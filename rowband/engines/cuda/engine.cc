@@ -27,6 +27,7 @@ class CudaEngine final : public Engine {
   CudaEngine(const EngineOptions& options, const cudaDeviceProp& properties)
       : Engine(make_cuda_planner({properties.multiProcessorCount, options.device_ranks})),
         device_(options.device),
+        device_ranks_(options.device_ranks),
         clusters_(tiles_at_once()),
         start_(options.device_ranks == 1 ? Start::kEarly : Start::kAfterLast),
         name_(properties.name) {
@@ -52,16 +53,20 @@ class CudaEngine final : public Engine {
                        2 * clusters_, cublas_ ? kCublas : kOwn);
   }
 
-  std::string why_no_room(std::int64_t window_bytes, int, const FaultHooks* faults) const override {
+  // The ranks that share the GPU ask before any of them allocates.
+  std::string why_no_room(std::int64_t window_bytes, int world,
+                          const FaultHooks* faults) const override {
     const DeviceScope scope(device_);
     std::size_t free = 0, total = 0;
     check(cudaMemGetInfo(&free, &total), "asking for free device memory");
     if (faults != nullptr && faults->available_bytes) {
       free = static_cast<std::size_t>(*faults->available_bytes);
     }
-    if (static_cast<std::size_t>(window_bytes) <= free) return "";
-    return fmt::format("the window needs {} bytes, GPU {} has {} bytes free", window_bytes, device_,
-                       free);
+    const int sharing = std::min(device_ranks_, world);
+    const std::int64_t needed = window_bytes * sharing;
+    if (static_cast<std::size_t>(needed) <= free) return "";
+    return fmt::format("the window needs {} bytes ({} rank{} x {}), GPU {} has {} bytes free",
+                       needed, sharing, sharing == 1 ? "" : "s", window_bytes, device_, free);
   }
 
   std::unique_ptr<FusedExecutor> make_fused(Communicator& comm, const PlanSpec& spec,
@@ -204,8 +209,8 @@ class CudaEngine final : public Engine {
   // so, where ranks share one, for a peer's kernel that waits for this rank.
   std::shared_ptr<void> allocate_in_order(std::size_t bytes) const {
     void* memory = nullptr;
-    check(cudaMallocAsync(&memory, std::max<std::size_t>(bytes, 1), stream_.get()),
-          fmt::format("allocating {} bytes on the device", bytes));
+    check_allocation(cudaMallocAsync(&memory, std::max<std::size_t>(bytes, 1), stream_.get()),
+                     bytes);
     return {memory, [stream = stream_](void* p) { cudaFreeAsync(p, stream.get()); }};
   }
 
@@ -231,6 +236,7 @@ class CudaEngine final : public Engine {
   static constexpr const char* kCublas = "cublaslt";
 
   const int device_;
+  const int device_ranks_;
   const int clusters_;  // this rank's share of the device
   const Start start_;   // of its kernels
   const std::string name_;

@@ -23,12 +23,13 @@ TEST(CudaMemory, O01_NoRoomNamesNeededAndFreeBytesOnEveryRank) {
   const auto options = exact_options(16384, 7168, 128);
   const std::int64_t window = GemmAllReduce::window_bytes(*engine_for(0, 4, gpus()), options, 4);
   EXPECT_GT(window, 2 * 224ll << 20);  // two slots of 16384 x 7168 bf16
+  const std::int64_t needed = window * ((4 + gpus() - 1) / gpus());  // of the ranks of one GPU
   int refused = 0;
   std::mutex mutex;
   run_ranks(4, [&](Communicator& comm) {
     auto own = options;
     auto faults = std::make_shared<FaultHooks>();
-    if (comm.rank() == 2) faults->available_bytes = window - 1;
+    if (comm.rank() == 2) faults->available_bytes = needed - 1;
     own.faults = faults;
     const auto engine = engine_for(comm.rank(), 4, gpus());
     check(cudaSetDevice(comm.rank() % gpus()), "choosing the rank's device");
@@ -38,8 +39,9 @@ TEST(CudaMemory, O01_NoRoomNamesNeededAndFreeBytesOnEveryRank) {
       GemmAllReduce::create(comm, engine, own);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
-      EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 2"), HasSubstr(std::to_string(window)),
-                                      HasSubstr(std::to_string(window - 1))));
+      EXPECT_THAT(error.what(),
+                  AllOf(HasSubstr("rank 2"), HasSubstr(std::to_string(window)),
+                        HasSubstr(std::to_string(needed)), HasSubstr(std::to_string(needed - 1))));
       const std::lock_guard lock(mutex);
       ++refused;
     }
