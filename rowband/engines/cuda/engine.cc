@@ -94,6 +94,9 @@ class CudaEngine final : public Engine {
     const std::int64_t chunks = std::clamp<std::int64_t>(x.rows / (10 * kTileRows), 1, kMostChunks);
     const PlanSpec spec = with_tiles(
         {.max_rows = x.rows, .cols = w.cols, .depth = w.depth, .chunks = static_cast<int>(chunks)});
+    if (const std::string why = why_not_served(spec); !why.empty()) {
+      fail(ErrorCode::kInvalidArgument, "{}", why);
+    }
     FusedArguments a = call_arguments({x, w, bias, nullptr, stream}, CallPlan(spec, x.rows), 0, 1);
     a.output_at[0] = map_bf16(out, x.rows, w.cols, w.cols, kPieceRows);
     a.blocks = 2 * clusters_;

@@ -59,6 +59,12 @@ class CudaPlanner final : public EnginePlanner {
     if (spec.max_rows > INT32_MAX - kTileRows) {
       return fmt::format("max_rows={}: the cuda engine counts rows in 32 bits", spec.max_rows);
     }
+    if (spec.cols > INT32_MAX - kTileCols) {
+      return fmt::format("N={}: the cuda engine counts columns in 32 bits", spec.cols);
+    }
+    if (spec.depth > INT32_MAX) {
+      return fmt::format("K={} per rank: the cuda engine counts it in 32 bits", spec.depth);
+    }
     return "";
   }
 

@@ -1,10 +1,12 @@
 // What the planner decides, without a GPU.
 #include "rowband/engines/cuda/planner.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 namespace rowband::cuda {
 namespace {
+
+using testing::HasSubstr;
 
 // docs/performance.md has the times by height.
 TEST(Planner, TakesTheTileHeightsThatMeasuredFastest) {
@@ -68,6 +70,20 @@ TEST(Planner, PacksPartialsWhereTheLinkIsWhatCallsWaitFor) {
   const auto height = [&](PlanSpec spec) { return cuda->with_tiles(spec).tile_rows; };
   EXPECT_EQ(height(slower), 128);
   EXPECT_EQ(height(with([](PlanSpec& s) { s.wire = Wire::kFp8, s.chunks = 8; })), 192);
+}
+
+TEST(Planner, DeclinesWhatItsThirtyTwoBitsDoNotHold) {
+  const auto cuda = make_cuda_planner({});
+  const auto why = [&](std::int64_t rows, std::int64_t cols, std::int64_t depth) {
+    return cuda->why_not_served(
+        cuda->with_tiles({.max_rows = rows, .cols = cols, .depth = depth, .world = 2}));
+  };
+  constexpr std::int64_t kTooMany = std::int64_t{1} << 31;
+  EXPECT_EQ(why(16, 7168, kTooMany - 128), "");
+  EXPECT_EQ(why(16, kTooMany - 1024, 128), "");
+  EXPECT_THAT(why(kTooMany, 7168, 128), HasSubstr("max_rows=2147483648"));
+  EXPECT_THAT(why(16, kTooMany, 128), HasSubstr("N=2147483648"));
+  EXPECT_THAT(why(16, 7168, kTooMany), HasSubstr("K=2147483648"));
 }
 
 // docs/performance.md has the times by pieces on the link.
