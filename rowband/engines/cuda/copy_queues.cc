@@ -2,19 +2,15 @@
 
 #include "rowband/base/cuda/launch_check.h"
 #include "rowband/base/fail.h"
+#include "rowband/engines/cuda/driver.h"
 
 namespace rowband::cuda {
 namespace {
 
-// The driver's own functions, found at run time: a program with this engine starts without a
-// driver.
 template <typename Function>
 Function driver_function(const char* name, unsigned version) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result;
-  check(cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &result),
-        "asking the driver for its functions");
-  if (result != cudaDriverEntryPointSuccess || found == nullptr) {
+  void* const found = find_driver_function(name, version);
+  if (found == nullptr) {
     fail(ErrorCode::kUnavailable,
          "the driver has no {}: transport copy_engine needs it, direct "
          "does not",
@@ -27,7 +23,7 @@ using ValueFunction = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
 
 void check_driver(CUresult result, const char* what) {
   if (result != CUDA_SUCCESS) {
-    fail(ErrorCode::kUnavailable, "{}: CUDA driver error {}", what, static_cast<int>(result));
+    fail(ErrorCode::kUnavailable, "{}: {}", what, driver_error_text(result));
   }
 }
 

@@ -1,10 +1,9 @@
 #include "rowband/engines/cuda/tensor_map.h"
 
 #include <cudaTypedefs.h>
-#include <cuda_runtime.h>
 
-#include "rowband/base/cuda/launch_check.h"
 #include "rowband/base/fail.h"
+#include "rowband/engines/cuda/driver.h"
 
 namespace rowband::cuda {
 namespace {
@@ -12,12 +11,8 @@ namespace {
 // Through the runtime, so that no program links libcuda and all start without a driver.
 PFN_cuTensorMapEncodeTiled_v12000 encoder() {
   static const auto function = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000,
-                                           cudaEnableDefault, &result),
-          "looking up cuTensorMapEncodeTiled");
-    if (result != cudaDriverEntryPointSuccess || found == nullptr) {
+    void* const found = find_driver_function("cuTensorMapEncodeTiled", 12000);
+    if (found == nullptr) {
       fail(ErrorCode::kUnavailable,
            "the driver has no cuTensorMapEncodeTiled: CUDA 12 or newer is needed");
     }
@@ -43,9 +38,8 @@ CUtensorMap make(const void* address, CUtensorMapDataType type, int element_byte
                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
-    fail(ErrorCode::kInvalidArgument,
-         "no tensor map for [{}, {}] with stride {} at {}: CUDA error {}", rows, cols, row_stride,
-         address, static_cast<int>(result));
+    fail(ErrorCode::kInvalidArgument, "no tensor map for [{}, {}] with stride {} at {}: {}", rows,
+         cols, row_stride, address, driver_error_text(result));
   }
   return map;
 }
