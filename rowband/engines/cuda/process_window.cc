@@ -67,6 +67,7 @@ std::unique_ptr<Window> make_process_window(Communicator& comm, std::size_t byte
                                             const FaultHooks* faults, Deadline deadline) {
   std::unique_ptr<ProcessWindow> window;
   std::string failure;
+  ErrorCode code = ErrorCode::kOutOfMemory;
   try {
     if (faults != nullptr && faults->fail_window_allocation) {
       fail(ErrorCode::kOutOfMemory, "ordered by a fault hook");
@@ -74,9 +75,9 @@ std::unique_ptr<Window> make_process_window(Communicator& comm, std::size_t byte
     window = std::make_unique<ProcessWindow>(bytes);
   } catch (const Error& error) {
     failure = error.what();
+    code = error.code();
   }
-  agree_on_success(comm, "the symmetric window on the GPU", failure, ErrorCode::kOutOfMemory,
-                   deadline);
+  agree_on_success(comm, "the symmetric window on the GPU", failure, code, deadline);
   failure = window->join(comm, device, faults != nullptr && faults->deny_peer_access, deadline);
   agree_on_success(comm, "access to the peers' windows", failure, ErrorCode::kUnavailable,
                    deadline);
