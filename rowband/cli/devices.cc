@@ -1,6 +1,8 @@
 #include "rowband/cli/devices.h"
 
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 
 #include <spdlog/spdlog.h>
 
@@ -25,6 +27,18 @@ int gpu_count() {
 #endif
 }
 
+int gpu_queues() {
+  const char* const text = std::getenv(kQueues);
+  if (text == nullptr) return 8;  // CUDA's own default
+  const char* const end = text + std::strlen(text);
+  int queues = 0;
+  if (const auto [last, error] = std::from_chars(text, end, queues);
+      error != std::errc() || last != end) {
+    fail(ErrorCode::kInvalidArgument, "{}='{}': must be a number, or left unset", kQueues, text);
+  }
+  return queues;
+}
+
 }  // namespace
 
 void ask_for_gpu_queues() { setenv(kQueues, "32", /*overwrite=*/0); }
@@ -46,10 +60,10 @@ void deal_gpus(const Communicator& comm, EngineOptions& options) {
   }
   options.device = comm.rank() % gpus;
   options.device_ranks = (comm.size() + gpus - 1) / gpus;
-  const char* text = std::getenv(kQueues);
-  const int queues = text == nullptr ? 8 : std::atoi(text);  // CUDA's own default is 8
+  if (options.device_ranks == 1) return;
+  const int queues = gpu_queues();
   const int needed = kQueuesPerRank * options.device_ranks;
-  if (options.device_ranks > 1 && queues < needed) {
+  if (queues < needed) {
     fail(ErrorCode::kUnavailable,
          "{}={}: {} ranks share GPU {} and need {} queues, or one's copy waits behind another's "
          "kernel; leave it unset, or start fewer ranks",
