@@ -25,7 +25,7 @@ constexpr std::int64_t kMostRows = std::int64_t{1} << 32;
 struct BenchFlags {
   SweepFlags sweep;
   std::vector<std::string> arms;
-  bool shapes_given = false;
+  bool shapes_given = false, sets_given = false;
   bool m_sweep = false;
   bool gemm = false;
   bool quantizer = false;
@@ -38,6 +38,15 @@ int bench_on_cuda(const BenchFlags& flags) {
   if (!flags.plot.empty()) {
     fail(ErrorCode::kInvalidArgument, "--plot {}: is drawn of the host engine's sweep only",
          flags.plot);
+  }
+  if (flags.sets_given) {
+    fail(ErrorCode::kInvalidArgument,
+         "--sets {}: is for the engine host; the engine cuda takes as many as pass its L2",
+         flags.sweep.sets);
+  }
+  if (flags.sweep.engine.threads != 0) {
+    fail(ErrorCode::kInvalidArgument, "--threads {}: is for the engine host",
+         flags.sweep.engine.threads);
   }
 #ifdef ROWBAND_HAVE_CUDA
   return bench_on_gpus(
@@ -182,6 +191,7 @@ void add_bench_command(CLI::App& program, Command& chosen) {
       ->type_name("FILE.svg");
   command.callback([flags, &command, &chosen] {
     const auto given = [&](const char* option) { return command.count(option) > 0; };
+    flags->sets_given = given("--sets");
     flags->shapes_given = given("--rows") || given("--cols") || given("--depth");
     chosen = [flags] {
       return flags->gemm || flags->quantizer ? bench_kernels(*flags) : bench_layer(*flags);

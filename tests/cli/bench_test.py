@@ -67,6 +67,8 @@ def test_bad_shapes_and_mixed_modes_are_refused():
     assert "N=12" in refused("bench", "--cols", "12")
     refused("bench", "--gemm", "--quantizer")
     refused("bench", "--plot", "x.png")
+    assert "--sets 5" in refused("bench", "--engine", "cuda", "--sets", 5)
+    assert "--threads 2" in refused("bench", "--engine", "cuda", "--threads", 2)
 
 
 def test_the_demo_writes_its_pictures_and_one_table(tmp_path):
