@@ -179,7 +179,7 @@ TEST(Plan, AWalkInStepsVisitsTheSameTiles) {
         for (int rank = 0; rank < spec.world; ++rank) {
           for (std::int64_t step : {1, 2, 7, 66}) {
             const auto mix = plan.order().mix(rank);
-            TileWalk walk(plan.order(), mix, rank);
+            BasicTileWalk<std::int64_t> walk(plan.order(), mix, rank);
             for (std::int64_t index = step / 2; index < plan.tiles(); index += step) {
               const Tile want = plan.tile(rank, index), got = walk.tile(index);
               ASSERT_TRUE(got.band == want.band && got.chunk == want.chunk &&

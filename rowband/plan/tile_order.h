@@ -217,7 +217,6 @@ constexpr BasicTile<Int> BasicTileOrder<Int>::tile(int rank, Int index) const {
 using TileOrder = BasicTileOrder<std::int64_t>;
 using DeviceTileOrder = BasicTileOrder<std::int32_t>;
 using DeviceTileMix = BasicTileMix<std::int32_t>;
-using TileWalk = BasicTileWalk<std::int64_t>;
 using DeviceTileWalk = BasicTileWalk<std::int32_t>;
 
 }  // namespace rowband
