@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "rowband/base/error.h"
+#include "rowband/engines/cuda/exact_calls.h"
 #include "rowband/engines/cuda/testing.h"
 #include "rowband/numerics/reference.h"
 #include "rowband/testing/operands.h"
@@ -22,39 +23,80 @@ std::shared_ptr<Engine> engine_with(const char* kernel) {
   return make_cuda_engine({.gemm_kernel = kernel});
 }
 
-// bf16 [rows, cols] of the engine's GEMM, of activations that it quantised itself and a weight
-// whose rows of scales are padded to four. The bias lies `bias_at` values behind a multiple of 256
-// bytes.
-std::vector<Bf16> multiply(Engine& engine, std::int64_t rows, std::int64_t cols, std::int64_t depth,
-                           const Bf16* bias, std::size_t bias_at = 0) {
-  const auto x = random_bf16(rows * depth, 3);
-  const RandomWeight w(cols, depth, 4);
-  const std::int64_t blocks = depth / 128, padded = (blocks + 3) / 4 * 4;
-  std::vector<float> scales(static_cast<std::size_t>(scale_blocks(cols) * padded));
-  for (std::int64_t row = 0; row < scale_blocks(cols); ++row) {
-    std::copy_n(w.scales.begin() + row * blocks, blocks, scales.begin() + row * padded);
+// A multiplication: activations that the engine quantised itself, a weight whose rows of scales are
+// padded to four, and the result, codes and result `shift` bytes behind a multiple of 256.
+class Product {
+ public:
+  Product(Engine& engine, std::int64_t rows, std::int64_t cols, std::int64_t depth,
+          std::size_t shift = 0)
+      : engine_(engine),
+        cols_(cols),
+        depth_(depth),
+        padded_((depth / 128 + 3) / 4 * 4),
+        shift_(shift),
+        w_codes_(engine.allocate(shift + static_cast<std::size_t>(cols * depth))),
+        x_codes_(engine.allocate(shift + static_cast<std::size_t>(rows * depth))),
+        x_scales_(engine.allocate(static_cast<std::size_t>(rows * depth / 128) * sizeof(float))),
+        out_(engine.allocate(shift + static_cast<std::size_t>(rows * cols) * sizeof(Bf16))) {
+    const auto x = random_bf16(rows * depth, 3);
+    const RandomWeight w(cols, depth, 4);
+    const std::int64_t blocks = depth / 128;
+    std::vector<float> scales(static_cast<std::size_t>(scale_blocks(cols) * padded_));
+    for (std::int64_t row = 0; row < scale_blocks(cols); ++row) {
+      std::copy_n(w.scales.begin() + row * blocks, blocks, scales.begin() + row * padded_);
+    }
+    w_scales_ = engine.upload(scales.data(), scales.size() * sizeof(float));
+    engine.copy(shifted<E4m3>(w_codes_), w.codes.data(), w.codes.size(), nullptr);
+    const auto on_device = engine.upload(x.data(), x.size() * sizeof(Bf16));
+    x_ = engine.quantize(static_cast<const Bf16*>(on_device.get()), rows, depth, depth,
+                         ScaleFormat::kFp32, shifted<E4m3>(x_codes_),
+                         static_cast<float*>(x_scales_.get()));
+    engine.synchronize(nullptr);
   }
-  const auto on_device = engine.upload(x.data(), x.size() * sizeof(Bf16));
-  const auto w_codes = engine.upload(w.codes.data(), w.codes.size());
-  const auto w_scales = engine.upload(scales.data(), scales.size() * sizeof(float));
-  const auto x_codes = engine.allocate(x.size());
-  const auto x_scales = engine.allocate(x.size() / 128 * sizeof(float));
-  const auto out = engine.allocate(static_cast<std::size_t>(rows * cols) * sizeof(Bf16));
-  std::vector<Bf16> bias_values(bias_at + static_cast<std::size_t>(cols));
-  if (bias != nullptr) std::copy_n(bias, cols, bias_values.begin() + static_cast<int>(bias_at));
-  const auto bias_memory = engine.upload(bias_values.data(), bias_values.size() * sizeof(Bf16));
-  const Bf16* const bias_on_device =
-      bias == nullptr ? nullptr : static_cast<const Bf16*>(bias_memory.get()) + bias_at;
-  const ActivationView view = engine.quantize(
-      static_cast<const Bf16*>(on_device.get()), rows, depth, depth, ScaleFormat::kFp32,
-      static_cast<E4m3*>(x_codes.get()), static_cast<float*>(x_scales.get()));
-  engine.gemm(view,
-              {static_cast<const E4m3*>(w_codes.get()), cols, depth, depth,
-               static_cast<const float*>(w_scales.get()), padded, 1},
-              bias_on_device, static_cast<Bf16*>(out.get()), nullptr);
-  std::vector<Bf16> host(static_cast<std::size_t>(rows * cols));
-  engine.download(host.data(), out.get(), host.size() * sizeof(Bf16), nullptr);
-  return host;
+
+  void queue(const Bf16* bias, void* stream) const {
+    engine_.gemm(x_,
+                 {shifted<E4m3>(w_codes_), cols_, depth_, depth_,
+                  static_cast<const float*>(w_scales_.get()), padded_, 1},
+                 bias, shifted<Bf16>(out_), nullptr, stream);
+  }
+
+  void spoil(cudaStream_t stream) const {
+    check(cudaMemsetAsync(shifted<Bf16>(out_), 0xFF,
+                          static_cast<std::size_t>(x_.rows * cols_) * sizeof(Bf16), stream),
+          "spoiling the result");
+  }
+
+  std::vector<Bf16> result(void* stream) const {
+    std::vector<Bf16> host(static_cast<std::size_t>(x_.rows * cols_));
+    engine_.download(host.data(), shifted<Bf16>(out_), host.size() * sizeof(Bf16), stream);
+    return host;
+  }
+
+ private:
+  template <typename T>
+  T* shifted(const std::shared_ptr<void>& memory) const {
+    return reinterpret_cast<T*>(static_cast<std::byte*>(memory.get()) + shift_);
+  }
+
+  Engine& engine_;
+  const std::int64_t cols_, depth_, padded_;
+  const std::size_t shift_;
+  const std::shared_ptr<void> w_codes_, x_codes_, x_scales_, out_;
+  std::shared_ptr<const void> w_scales_;
+  ActivationView x_;
+};
+
+// The bias lies `bias_at` values behind a multiple of 256 bytes.
+std::vector<Bf16> multiply(Engine& engine, std::int64_t rows, std::int64_t cols, std::int64_t depth,
+                           const Bf16* bias, std::size_t bias_at = 0, std::size_t shift = 0) {
+  const Product product(engine, rows, cols, depth, shift);
+  std::vector<Bf16> values(bias_at + static_cast<std::size_t>(cols));
+  if (bias != nullptr) std::copy_n(bias, cols, values.begin() + static_cast<int>(bias_at));
+  const auto memory = engine.upload(values.data(), values.size() * sizeof(Bf16));
+  product.queue(bias == nullptr ? nullptr : static_cast<const Bf16*>(memory.get()) + bias_at,
+                nullptr);
+  return product.result(nullptr);
 }
 
 TEST(CudaCublasGemm, AgreesWithTheOwnGemm) {
@@ -73,6 +115,55 @@ TEST(CudaCublasGemm, AgreesWithTheOwnGemm) {
       }
     }
   }
+}
+
+TEST(CudaCublasGemm, TakesMatricesAtAnyMultipleOf16) {
+  ROWBAND_NEEDS_GPUS(1);
+  if (!why_no_cublas().empty()) GTEST_SKIP() << why_no_cublas();
+  const auto own = engine_with("wgmma"), peer = engine_with("cublaslt");
+  for (std::int64_t rows : {1, 64, 257}) {
+    const auto want = multiply(*own, rows, 1040, 2048, nullptr);
+    for (const std::size_t shift : {0, 16, 144}) {  // in this order: the first plan is for 256
+      EXPECT_LE(relative_l2(multiply(*peer, rows, 1040, 2048, nullptr, 0, shift), want), 1e-3)
+          << "M=" << rows << ", " << shift << " bytes";
+    }
+  }
+}
+
+// Of one engine, whose calls share a workspace; with so deep a K they are likely to use it.
+TEST(CudaCublasGemm, CallsOnTwoStreamsAndInAGraphGiveTheSameBits) {
+  ROWBAND_NEEDS_GPUS(1);
+  if (!why_no_cublas().empty()) GTEST_SKIP() << why_no_cublas();
+  const auto engine = engine_with("cublaslt");
+  const TestStream streams[] = {TestStream(), TestStream()};
+  std::vector<std::unique_ptr<Product>> products;
+  std::vector<std::vector<Bf16>> want;
+  for (const std::int64_t rows : {8, 64}) {
+    const auto& product =
+        products.emplace_back(std::make_unique<Product>(*engine, rows, 512, 16384));
+    product->queue(nullptr, nullptr);
+    want.push_back(product->result(nullptr));
+  }
+  for (int i = 0; i < 2; ++i) products[i]->spoil(streams[i].get());
+  for (int call = 0; call < 100; ++call) {
+    for (int i = 0; i < 2; ++i) products[i]->queue(nullptr, streams[i].get());
+  }
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(products[i]->result(streams[i].get()), want[i]) << i;
+
+  const cudaStream_t stream = streams[0].get();
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "beginning a capture");
+  for (const auto& product : products) product->queue(nullptr, stream);
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(stream, &graph), "ending a capture");
+  cudaGraphExec_t replayed = nullptr;
+  check(cudaGraphInstantiate(&replayed, graph, 0), "instantiating the graph");
+  for (int replay = 0; replay < 3; ++replay) {
+    for (const auto& product : products) product->spoil(stream);
+    check(cudaGraphLaunch(replayed, stream), "launching the graph");
+  }
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(products[i]->result(stream), want[i]) << i;
+  cudaGraphExecDestroy(replayed);
+  cudaGraphDestroy(graph);
 }
 
 TEST(CudaCublasGemm, TakesABiasWhereverTheOwnGemmTakesIt) {
