@@ -46,6 +46,7 @@ CudaFused::CudaFused(Communicator& comm, const PlanSpec& spec, const FusedOption
   const DeviceScope scope(device_);
   const Deadline deadline = Deadline::after(options.deadline);
   std::string failure;
+  ErrorCode code = ErrorCode::kOutOfMemory;
   try {
     counters_ = allocate_device(counters_bytes(spec.world, spec.chunks, blocks()));
     host_status_ = allocate_pinned(sizeof(Status));
@@ -66,9 +67,9 @@ CudaFused::CudaFused(Communicator& comm, const PlanSpec& spec, const FusedOption
     check(cudaDeviceSynchronize(), "preparing the counters");
   } catch (const Error& error) {
     failure = error.what();
+    code = error.code();
   }
-  agree_on_success(comm, "what a call needs beside the window on the GPU", failure,
-                   ErrorCode::kOutOfMemory, deadline);
+  agree_on_success(comm, "what a call needs beside the window on the GPU", failure, code, deadline);
   window_ = make_window(comm, static_cast<std::size_t>(layout_.bytes), device_,
                         options.faults.get(), deadline);
   if (spec_.world > 1) prove_ranks_run_together(comm, deadline);
@@ -76,7 +77,7 @@ CudaFused::CudaFused(Communicator& comm, const PlanSpec& spec, const FusedOption
 
 CudaFused::~CudaFused() {
   // A peer's kernel may still store here until this rank's last call, and so the peer's, has ended.
-  const DeviceScope scope(device_);
+  const DeviceScope scope(device_, std::nothrow);
   cudaDeviceSynchronize();
 }
 
@@ -207,11 +208,12 @@ FusedArguments CudaFused::arguments(const FusedCall& call, const CallPlan& plan)
 // that collapse, or launches that wait for their kernel, keep a peer from starting.
 void CudaFused::prove_ranks_run_together(Communicator& comm, Deadline deadline) {
   const DeviceScope scope(device_);
-  const Stream second = make_stream();
+  Stream second;
   const auto patience = std::min(options_.deadline, kLongestProof);
   std::string failure;
   take_turns(comm, device_, deadline, [&] {
     try {
+      second = make_stream();
       queue_empty_calls(second.get(), patience);
     } catch (const Error& error) {
       failure = error.what();
