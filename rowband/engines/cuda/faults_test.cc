@@ -29,6 +29,11 @@ std::shared_ptr<FaultHooks> hooks(int rank, int faulty_rank, auto change) {
 }
 
 GemmAllReduceOptions small_options() { return exact_options(600, 320, 128); }
+GemmAllReduceOptions with_deadline(std::chrono::nanoseconds deadline,
+                                   GemmAllReduceOptions options) {
+  options.deadline = deadline;
+  return options;
+}
 
 // What each rank meets when it makes the op of `options(rank)` and hands it to `body`. What a call
 // met shows in the op's poison.
@@ -74,12 +79,7 @@ TEST(CudaFaults, D03_DifferentMIsNamedOnEveryRank) {
   for (const auto& [zero, one] : {std::pair{256, 384}, {0, 256}, {600, 0}, {1, 2}}) {
     for (const auto& base : served_variants(small_options(), 2)) {
       const auto all = failures(
-          2,
-          [&](int) {
-            auto options = base;
-            options.deadline = 5s;
-            return options;
-          },
+          2, [&](int) { return with_deadline(5s, base); },
           [&, zero = zero, one = one](Communicator& comm, Engine& engine, GemmAllReduce& op) {
             const ExactCalls calls(comm, engine, op);
             calls.queue(comm.rank() == 0 ? zero : one, 1);
@@ -99,12 +99,7 @@ TEST(CudaFaults, D03_DifferentOutputSlotsAreNamedOnEveryRank) {
   ROWBAND_NEEDS_GPUS(1);
   for (const auto& mode : served_variants(small_options(), 2)) {
     const auto all = failures(
-        2,
-        [&](int) {
-          auto options = mode;
-          options.deadline = 5s;
-          return options;
-        },
+        2, [&](int) { return with_deadline(5s, mode); },
         [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
           const ExactCalls calls(comm, engine, op);
           const CapturedCalls captured(calls, {600});
@@ -215,12 +210,7 @@ TEST(CudaFaults, D06_ARankThatNeverBeginsIsNamedWithinTheDeadline) {
       SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(mode));
       const auto begin = std::chrono::steady_clock::now();
       const auto all = failures(
-          world,
-          [&](int) {
-            auto options = mode;
-            options.deadline = 500ms;
-            return options;
-          },
+          world, [&](int) { return with_deadline(500ms, mode); },
           [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
             const ExactCalls calls(comm, engine, op);
             calls.queue(600, 1);
@@ -242,12 +232,7 @@ TEST(CudaFaults, D06_ARankThatNeverBeginsIsNamedWithinTheDeadline) {
 TEST(CudaFaults, AFailedCallPoisonsTheOpAndLaterCallsFailAtOnce) {
   ROWBAND_NEEDS_GPUS(1);
   const auto all = failures(
-      2,
-      [](int) {
-        auto options = small_options();
-        options.deadline = 500ms;
-        return options;
-      },
+      2, [](int) { return with_deadline(500ms, small_options()); },
       [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
         const ExactCalls calls(comm, engine, op);
         if (comm.rank() == 1) return;
@@ -276,12 +261,7 @@ TEST(CudaFaults, D06_ARankThatBeginsAfterItsPeerGaveUpFailsTooAndKeepsItsEarlier
       if (mode.transport != Transport::kDirect) continue;  // copies that are queued are made
       SCOPED_TRACE("W=" + std::to_string(world) + ", " + variant_name(mode));
       const auto all = failures(
-          world,
-          [&](int) {
-            auto options = mode;
-            options.deadline = 500ms;
-            return options;
-          },
+          world, [&](int) { return with_deadline(500ms, mode); },
           [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
             const ExactCalls calls(comm, engine, op);
             const Output kept = calls.queue(600, 1);
@@ -329,12 +309,7 @@ TEST(CudaFaults, ACallThatCannotBeLaunchedFailsOnEveryRankAtOnce) {
 TEST(CudaFaults, ARefusedCallIsAnErrorForThePeerAndAllRefusingIsNone) {
   ROWBAND_NEEDS_GPUS(1);
   const auto all = failures(
-      2,
-      [](int) {
-        auto options = small_options();
-        options.deadline = 60s;
-        return options;
-      },
+      2, [](int) { return with_deadline(60s, small_options()); },
       [](Communicator& comm, Engine& engine, GemmAllReduce& op) {
         const ExactCalls calls(comm, engine, op);
         EXPECT_THROW(op.run({}, calls.w()), Error);  // on both
@@ -365,12 +340,7 @@ TEST(CudaFaults, SeveralRefusedCallsAreAnErrorForALatePeer) {
   for (int ahead : {1, 2, 3, 4}) {
     const auto begin = std::chrono::steady_clock::now();
     const auto all = failures(
-        2,
-        [](int) {
-          auto options = small_options();
-          options.deadline = 60s;
-          return options;
-        },
+        2, [](int) { return with_deadline(60s, small_options()); },
         [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
           const ExactCalls calls(comm, engine, op);
           for (int i = 0; comm.rank() == 1 && i < ahead; ++i) op.refuse(calls.stream());
@@ -430,12 +400,7 @@ TEST(CudaFaults, L09_CloseIsIdempotentLocalAndSafeAfterAFailure) {
     for (const bool fails : {false, true}) {
       SCOPED_TRACE(variant_name(mode) + (fails ? ", after a failure" : ""));
       const auto all = failures(
-          2,
-          [&](int) {
-            auto options = mode;
-            options.deadline = 500ms;
-            return options;
-          },
+          2, [&](int) { return with_deadline(500ms, mode); },
           [&](Communicator& comm, Engine& engine, GemmAllReduce& op) {
             const ExactCalls calls(comm, engine, op);
             calls.queue(600, 1);

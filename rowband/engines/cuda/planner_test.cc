@@ -62,8 +62,8 @@ TEST(Planner, PacksPartialsWhereTheLinkIsWhatCallsWaitFor) {
     return packed(
         with([&](PlanSpec& s) { s.wire = Wire::kFp8, s.chunks = chunks, s.depth = depth; }));
   };
-  EXPECT_EQ(of_fp8(8, 2048), 3);
-  EXPECT_EQ(of_fp8(12, 2048), 4);
+  EXPECT_EQ(of_fp8(8, 2048), 5);
+  EXPECT_EQ(of_fp8(12, 2048), 7);
   EXPECT_EQ(of_fp8(1, 2048), 1);
   EXPECT_EQ(of_fp8(8, 4096), 0);
   // Tiles of 192 rows only where they are not all packed.
