@@ -40,7 +40,8 @@ class MappedMemory {
   MappedMemory(int device, std::size_t bytes) {
     CUmemAllocationProp kind{};
     kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+    kind.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    kind.location.id = device;
     std::size_t step = 0;
     call<decltype(&cuMemGetAllocationGranularity)>("cuMemGetAllocationGranularity")(
         &step, &kind, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
