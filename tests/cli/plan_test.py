@@ -142,8 +142,8 @@ def test_the_cuda_engine_is_planned_without_a_gpu_or_refused_by_a_build_without_
     deep = ok_json(*(8192 if value == 2048 else value for value in arguments))
     assert deep["packed_chunks"] == 0
     assert sum(rank["scatter_bytes"] for rank in deep["per_rank"]) == 2 * values * 2
-    # On the fp8 wire of eight chunks the first three.
+    # On the fp8 wire of eight chunks the first five.
     fp8 = ok_json(*arguments, "--wire", "fp8")
-    assert fp8["packed_chunks"] == 3
-    assert "the partials of a band's first 3 chunks packed\n" in ok(*arguments, "--wire", "fp8")
+    assert fp8["packed_chunks"] == 5
+    assert "the partials of a band's first 5 chunks packed\n" in ok(*arguments, "--wire", "fp8")
     assert "device_ranks=5" in refused(*arguments, "--sms", 8, "--device-ranks", 5)
