@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "rowband/base/cuda/launch_check.h"
+#include "rowband/engines/cuda/driver.h"
 
 namespace rowband::cuda {
 
@@ -68,10 +69,7 @@ class MappedMemory {
  private:
   template <typename Function>
   static Function call(const char* name) {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    check(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result), name);
-    return reinterpret_cast<Function>(found);
+    return reinterpret_cast<Function>(find_driver_function(name, 12000));
   }
   static void expect(CUresult result) {
     if (result != CUDA_SUCCESS) throw std::runtime_error("mapping memory failed");
